@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,9 +104,10 @@ class Checkpoint:
         """
         self._last, self._synced = None, {}
         self.copy_id = ownership.claim(self._stream, self._folder, mark)
-        anew = self.active_reset() is not None
+        reset = self.active_reset()
         recovery = CheckpointRecovery(
-            self._stream, self._folder, mark, stateful=stateful, anew=anew,
+            self._stream, self._folder, mark, stateful=stateful, anew=reset is not None,
+            continues=[mark.query, mark.batch] == json.loads(reset or "{}").get("continues"),
             restores=lambda: self.supports_rebuild and restores(),
         )  # fmt: skip
         for repair in recovery.run():
@@ -144,7 +147,7 @@ class Checkpoint:
     @property
     def has_commits(self) -> bool:
         """Whether a batch is committed."""
-        return bool(self._folder.list_numbers("commits"))
+        return bool(self.committed_batches())
 
     @property
     def last_commit(self) -> int:
@@ -239,6 +242,21 @@ class Checkpoint:
         _, planned = self._last_batches()
         return None if planned is None else self.batch(planned)
 
+    def committed_batches(self) -> list[int]:
+        """The numbers of the batches in the commit log, which keeps the last ones."""
+        return self._folder.list_numbers("commits")
+
+    def commit_text(self, batch_id: int) -> str:
+        """The entry of a batch in the commit log; empty if there is none, or it is damaged."""
+        return self._folder.read_verified(f"commits/{batch_id}") or ""
+
+    def plan_batch(self, batch_id: int, text: str) -> None:
+        """Plan a batch, in place of Spark. The query must not run; it gets an id if it has none."""
+        if not self.query_id:
+            self._folder.replace("metadata", json.dumps({"id": str(uuid.uuid4())}))
+        self._folder.replace(f"offsets/{batch_id}", text)
+        self._last = None
+
     def shorten_batch(self, batch: PlannedBatch, ends: TopicOffsets) -> None:
         """Let a planned batch end earlier. The query must not run, and nothing of the batch may be written."""
         before = batch.before.sources if batch.before else (None,) * len(batch.plan.sources)
@@ -256,7 +274,7 @@ class Checkpoint:
 
     def _last_batches(self) -> tuple[int, int | None]:
         """The last batch that is committed, -1 for none; and the one that is planned after it, None for none."""
-        done = max(self._folder.list_numbers("commits"), default=-1)
+        done = max(self.committed_batches(), default=-1)
         return done, done + 1 if done + 1 in self._folder.list_numbers("offsets") else None
 
     def _initial(self) -> TopicOffsets:
@@ -282,6 +300,17 @@ class Checkpoint:
 
     def _text(self, name: str) -> str:
         return (self._local / name).read_text() if self._local else self._folder.read(name)
+
+
+def move_durably(folder: Path, target: Path) -> None:
+    """Bring a local folder to the disk, then move it to a path, in place of what is there."""
+    for parent, below, names in walk(folder):
+        for entry in [*(Path(parent, name) for name in (*names, *below)), Path(parent)]:
+            _sync(entry)
+    if target.exists():
+        shutil.rmtree(target)
+    folder.rename(target)
+    _sync(target.parent)
 
 
 def _sync(path: Path) -> None:

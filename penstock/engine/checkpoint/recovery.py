@@ -57,6 +57,7 @@ class CheckpointRecovery:
         *,
         stateful: bool,
         anew: bool = False,
+        continues: bool = False,
         restores: Callable[[], bool] = lambda: False,
     ) -> None:
         """Nothing is read yet.
@@ -67,11 +68,14 @@ class CheckpointRecovery:
             mark: The marker of the last batch that is written.
             stateful: Whether the state must have taken in each batch.
             anew: Whether the checkpoint began with a reset: then the marker may be of the checkpoint before.
+            continues: Whether the checkpoint is of a new version that goes on after the marker of the version before:
+                then the marker says nothing of its batches.
             restores: Whether the state can be rebuilt.
         """
         self._name, self._folder, self._marker, self._stateful, self._anew = name, folder, mark, stateful, anew
-        self._restores = restores
-        self._plans = {n: plan for n, text in mark.plans.items() if (plan := BatchPlan.read(text))}
+        self._restores, self._continues = restores, continues
+        plans = {} if continues else mark.plans
+        self._plans = {n: plan for n, text in plans.items() if (plan := BatchPlan.read(text))}
         self._texts: dict[str, str | None] = {}
         self.repairs: list[str] = []
 
@@ -112,7 +116,7 @@ class CheckpointRecovery:
             self._remove("metadata", "a query that has written nothing gets a new id")
         if query == self._marker.query:
             return True
-        if not done and (self._anew or not self._marker.query):
+        if self._continues or (not done and (self._anew or not self._marker.query)):
             for n in planned:
                 if not self._plan(n):
                     self._remove(f"offsets/{n}", f"batch {n}, of which nothing is written, is planned again")

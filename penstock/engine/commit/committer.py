@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.control.repositories.data_loss import DataLoss
-from penstock.engine.checkpoint import plan_fingerprint
+from penstock.engine.checkpoint import cut_rows, plan_fingerprint
 from penstock.engine.checkpoint.recovery import UnmarkedBatches
 from penstock.engine.commit.batch_output import BatchOutput, CommittedBatch
 from penstock.engine.commit.checked_rows import CheckedRows
@@ -162,7 +162,11 @@ class BatchCommitter:
         self._upstream = open_upstream(
             self._stream, self._bootstrap, self._upstream_streams, planned.batch_id if planned else -1
         )
-        time = self.committed.event_time if self.committed.query == self._checkpoint.query_id else None
+        committed = self.committed
+        goes_on = committed.query == self._checkpoint.query_id or (
+            self.reset and self.reset.continues == (committed.query, committed.batch)
+        )
+        time = committed.event_time if goes_on else None
         self._watermark = Watermark(self._stream, self._splitter, self._upstream, time or 0)
 
     def quiesce(self, timeout: float) -> None:
@@ -217,6 +221,8 @@ class BatchCommitter:
         partly_written = len(pending) < len(self._stores.stores)
         computed = self._poison.watch(batch, frame.toArrow, self._stopping.is_set, written=partly_written)
         rows = CheckedRows.of(self._stream, split_by_output(self._stream, computed))
+        if self.reset and self.reset.cut_batch == batch_id:
+            rows = replace(rows, by_output=cut_rows.read(self._checkpoint.path, self._stream, rows.by_output))
         self.folds.commit_batch(batch)
         # 4. Move the watermark, before Spark ends the batch.
         execution = BatchExecution.last_of(query)

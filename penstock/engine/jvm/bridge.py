@@ -48,6 +48,7 @@ SESSIONS = re.compile(r"end, knownnullable\(.{1,500}? \+ cast\((?P<gap>.{1,500}?
 WINDOW_START = r"LongType\) - (?P<start>-?\d+)\) % (?P<slide>\d+)\) \+ \d+\) ELSE .{1,500}? END\) - 0\)"
 WINDOWS = re.compile(WINDOW_START + r" \+ (?P<length>\d+)\), LongType")
 
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 POOL = "spark.scheduler.pool"
 _TURNS = itertools.count()
 
@@ -222,6 +223,33 @@ def event_time_windows(frame: DataFrame) -> list[EventTimeWindows]:
         {name: timedelta(microseconds=int(n)) for name, n in m.groupdict().items()} for m in WINDOWS.finditer(text)
     )
     return list(dict.fromkeys(EventTimeWindows(**lengths) for lengths in durations))
+
+
+def first_batch_metadata(spark: SparkSession, at_ms: int) -> dict[str, Any]:
+    """The metadata of a first batch in the offset log, with the settings that Spark pins for a query.
+
+    Args:
+        spark: The session of the query.
+        at_ms: The batch's time, epoch ms.
+    """
+    package = "org.apache.spark.sql.execution.streaming.checkpointing"
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    metadata = getattr(jvm, f"{package}.OffsetSeqMetadata").apply(0, at_ms, session.conf())
+    fields: dict[str, Any] = json.loads(metadata.json())
+    # A query sets the partitions of its state, which are stored under this name, when it starts.
+    fields["conf"][SHUFFLE_PARTITIONS] = spark.conf.get(SHUFFLE_PARTITIONS)
+    return fields
+
+
+def subscriptions(frame: DataFrame) -> list[tuple[str, str]]:
+    """What the Kafka sources of a streaming frame subscribe to, in the order of the offset log's lines.
+
+    Returns:
+        The topic of each, or an empty text; and the pattern, or an empty text.
+    """
+    sources = (node.extraOptions() for node in nodes(analyzed_plan(frame)) if node.nodeName() == "StreamingRelationV2")
+    return [(str(one.get("subscribe") or ""), str(one.get("subscribePattern") or "")) for one in sources]
 
 
 def _keeps_state(node: Any) -> bool:

@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.codec.columnar import coalesce_batches
 from penstock.engine.checkpoint import ownership, s3a
 from penstock.engine.checkpoint import plan_fingerprint as plans
-from penstock.engine.checkpoint.layout import RESET_FILE
+from penstock.engine.checkpoint.layout import RESET_FILE, move_durably
 from penstock.engine.checkpoint.offset_log import BatchPlan, commit_entry
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
@@ -44,7 +44,6 @@ from penstock.engine.state.restore_rules import RESET_HINT, restorable_fold, res
 from penstock.engine.state.state_files import LocalStateFiles, files_of, parts_text
 from penstock.engine.state.state_part import HASH, DamagedState, PartManifest
 from penstock.errors import BrokerError, PenstockError
-from penstock.host.files import walk
 from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_config, topic_ids
 from penstock.kafka.commit_marker import read_commit_marker, stable_end_offsets
 from penstock.model.types import quoted
@@ -189,7 +188,7 @@ def rebuild(
                 hint="check that no driver runs it, and try again",
             )
         stopped()
-        _activate(folder, Path(f"{home}.reset"))
+        move_durably(folder, Path(f"{home}.reset"))
     log.info("stream %s: %s keys, %s bytes of state", stream.name, f"{after.keys:,}", f"{after.bytes:,}")
     return RebuildResult(before, after, records, time.monotonic() - began, mark.batch, plan.ends, f"{home}.reset")
 
@@ -370,22 +369,3 @@ def _write_logs(spark: SparkSession, folder: Path, checkpoint: str, mark: Commit
         # Only Spark knew how far the last batch moved the watermark; its own watermark is the safe lower bound.
         target.replace(f"commits/{batch}", commit_entry(plans.get(batch + 1, plan).watermark_ms))
     ownership.inherit(target, checkpoint, mark)
-
-
-def _activate(folder: Path, target: Path) -> None:
-    """Bring a folder to the disk, then move it."""
-    for parent, below, files in walk(folder):
-        for entry in [*(Path(parent, name) for name in (*files, *below)), Path(parent)]:
-            _sync(entry)
-    if target.exists():
-        shutil.rmtree(target)
-    folder.rename(target)
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    at = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(at)
-    finally:
-        os.close(at)

@@ -137,7 +137,7 @@ def _starts(stream: Stream, bootstrap: str, input_fold: InputFold, mark: CommitM
         )
     firsts = first_offsets(client, [(t, p) for t, n in counts.items() for p in range(n)], bootstrap)
     since = input_fold.watermark - millis(input_fold.fold.input_retention)
-    if incomplete := sorted(_incomplete_partitions(stream, bootstrap, firsts, plan, since)):
+    if incomplete := sorted(incomplete_partitions(stream, bootstrap, firsts, plan.ends, since)):
         raise PenstockError(
             f"the inputs of stream {stream.name} do not hold all that its state is of",
             got=f"deleted records of {incomplete[0][0]}[{incomplete[0][1]}] may be later than {since}, epoch ms",
@@ -149,10 +149,18 @@ def _starts(stream: Stream, bootstrap: str, input_fold: InputFold, mark: CommitM
     return starts
 
 
-def _incomplete_partitions(
-    stream: Stream, bootstrap: str, firsts: Mapping[TopicAndPartition, int], plan: BatchPlan, since: int
+def incomplete_partitions(
+    stream: Stream, bootstrap: str, firsts: Mapping[TopicAndPartition, int], read: TopicOffsets, since: int
 ) -> Iterator[TopicAndPartition]:
-    """Partitions whose first records are deleted, some of which may be later than `since`, epoch ms."""
+    """Partitions whose first records are deleted, some of which may be later than `since`, epoch ms.
+
+    Args:
+        stream: The reader.
+        bootstrap: The broker.
+        firsts: The first offset of each partition.
+        read: The next offsets, behind the records that matter.
+        since: Epoch ms.
+    """
     cut = {partition: at for partition, at in firsts.items() if at}
     # Compaction keeps the newest record of each key, and the offsets.
     cut = {
@@ -168,9 +176,7 @@ def _incomplete_partitions(
         admin(bootstrap), {p: max(0, ms) for p, ms in needed_since.items()}, bootstrap
     ).items():
         # All that is left of the partition may be older.
-        older = (
-            cut[partition] < plan.ends.get(partition[0], {}).get(partition[1], 0) if at is None else at > cut[partition]
-        )
+        older = cut[partition] < read.get(partition[0], {}).get(partition[1], 0) if at is None else at > cut[partition]
         if not older or not removed_before(removed[partition[0]], needed_since[partition]):
             yield partition
 

@@ -39,6 +39,9 @@ class Reset:
         ready: Whether `processed` is known.
         emitted: Epoch ms; final windows that end by then were emitted before.
         rebuilt: Whether the folder holds a rebuilt state, so that nothing is read again.
+        continues: Query and batch of the marker that a new version of the stream goes on after; None for no new
+            version.
+        cut_batch: Number of the batch that also writes what the new version's rows differ in; None for none.
         id: Distinguishes it from other resets.
         earlier: Those before it, for commit markers.
     """
@@ -50,6 +53,8 @@ class Reset:
     ready: bool = False
     emitted: int = 0
     rebuilt: bool = False
+    continues: tuple[str, int] | None = None
+    cut_batch: int | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     earlier: Sequence[tuple[str, int | None, int]] = ()
 
@@ -60,6 +65,8 @@ class Reset:
     def read(cls, text: str) -> Reset:
         fields = json.loads(text)
         fields |= {name: _ends(fields[name]) for name in ("starts", "processed")}
+        if continues := fields.get("continues"):
+            fields["continues"] = tuple(continues)
         return cls(**fields | {"earlier": tuple(map(tuple, fields.get("earlier", ())))})
 
     def of(self, ids: Mapping[str, str]) -> Reset:
@@ -94,7 +101,11 @@ def activate_reset(checkpoint: Checkpoint, mark: CommitMarker) -> Reset | None:
             waiting = replace(waiting, processed=processed, ready=True, earlier=resets_of(mark))
             checkpoint.request_reset(waiting.text())
         checkpoint.activate_pending_reset()
-        action = "goes on with its rebuilt state" if waiting.rebuilt else "starts again from other offsets"
+        action = (
+            "goes on with its new version" if waiting.continues
+            else "goes on with its rebuilt state" if waiting.rebuilt
+            else "starts again from other offsets"
+        )  # fmt: skip
         log.warning("%s %s; the old checkpoint is in %s.before", checkpoint.path, action, checkpoint.path)
     text = checkpoint.active_reset()
     return None if text is None else _parse(text, checkpoint.path)

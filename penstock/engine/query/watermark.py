@@ -6,17 +6,27 @@ streams no further than those streams have come.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.query import source
 from penstock.engine.query.upstream import NO_LIMIT, inputs_limited_by_upstream
 
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import PlannedBatch
-    from penstock.engine.faults.batch_splitting import BatchSplitter
     from penstock.engine.jvm.bridge import BatchExecution
     from penstock.engine.query.upstream import UpstreamProgress
     from penstock.model.stream import Stream
+
+
+class BatchLimits(Protocol):
+    """Says which batches do not read all that there is."""
+
+    @property
+    def max_records(self) -> int:
+        """Records of a batch, 0 for no limit."""
+
+    def is_split(self, batch: PlannedBatch) -> bool:
+        """Whether a batch is part of a larger one."""
 
 
 class Watermark:
@@ -31,15 +41,15 @@ class Watermark:
 
     Args:
         stream: the stream.
-        splitter: says how many records a batch may have.
+        limits: says which batches are part of a larger one.
         upstream: how far the streams have come that write the inputs.
         time: how far in event time an earlier run had come, epoch ms.
     """
 
     def __init__(
-        self, stream: Stream, splitter: BatchSplitter, feeds: UpstreamProgress | None = None, time: int = 0
+        self, stream: Stream, limits: BatchLimits, feeds: UpstreamProgress | None = None, time: int = 0
     ) -> None:
-        self._stream, self._splitter, self._feeds, self._time = stream, splitter, feeds, time
+        self._stream, self._limits, self._feeds, self._time = stream, limits, feeds, time
         # The plan's operators that note event times, and the input of each.
         self._inputs_by_path: list[tuple[tuple[int, ...], str]] | None = None
 
@@ -54,7 +64,7 @@ class Watermark:
             # The shape of a query's plan is fixed, and to walk it costs a hundred calls to the JVM.
             self._inputs_by_path = [(path, self._input(path, execution)) for path in execution.watermark_paths()]
         limits = self._feeds.limits(batch.batch_id, inputs_limited_by_upstream(self._stream)) if self._feeds else {}
-        cut = self._cut(batch) or self._splitter.is_split(batch)
+        cut = self._cut(batch) or self._limits.is_split(batch)
         latest = [None if cut else self._latest(name, limits, batch, execution) for _, name in self._inputs_by_path]
         moved = execution.cap_watermark([path for path, _ in self._inputs_by_path], latest)
         if not self._inputs_by_path:
@@ -90,7 +100,7 @@ class Watermark:
         Spark rounds each partition's share down. What it took of a new partition is not known here, and counts as all
         that there is: holding the watermark once more than needed does no harm.
         """
-        limit = self._splitter.max_records
+        limit = self._limits.max_records
         for input_ in self._stream.sources.values() if limit else ():
             parts = [
                 end - batch.starts.get(topic, {}).get(partition, 0)

@@ -1,0 +1,39 @@
+"""The rows that the first batch of a new version writes besides its own: those in which it differs from the version
+before, in files of its checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.model.stream import Stream
+
+FOLDER = "cut-rows"
+
+
+def write(checkpoint: str, stream: Stream, rows: Mapping[str, pa.Table]) -> None:
+    """Write the rows, by output: `key BINARY, value BINARY`."""
+    folder = Path(urlparse(checkpoint).path, FOLDER)
+    folder.mkdir(exist_ok=True)
+    for number, output in enumerate(stream.outputs.values()):
+        if output.name in rows:
+            pq.write_table(rows[output.name], folder / f"{number}.parquet")
+
+
+def read(checkpoint: str, stream: Stream, batch: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """The rows, by output, before those of a batch, with whose columns they are returned."""
+    folder, merged = Path(urlparse(checkpoint).path, FOLDER), dict(batch)
+    for number, output in enumerate(stream.outputs.values()):
+        if (path := folder / f"{number}.parquet").exists():
+            rows = pq.read_table(path)
+            own = batch.get(output.name, rows.slice(0, 0))
+            # A row has headers where the batch has trace contexts.
+            merged[output.name] = pa.concat_tables([rows, own], promote_options="permissive").select(own.column_names)
+    return merged

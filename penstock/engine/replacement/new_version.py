@@ -1,0 +1,367 @@
+"""Builds the state of a stream's new version in a checkpoint of its own, beside the running version.
+
+The query runs in steps. Each step is one batch whose end and watermark are written into Spark's offset log before the
+query starts, as Spark runs a batch again that is planned there and not committed. So it never reads further than the
+running version has, and the last step ends at exactly the offsets and the watermark of its last batch. Nothing is
+written to a topic: the rows go to files (`StepRows`). A step that was killed runs again, and replaces its files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+from pyspark.errors import StreamingQueryException
+
+from penstock.control.repositories.data_loss import InMemoryDataLossLog
+from penstock.engine.checkpoint import plan_fingerprint, s3a
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.checkpoint.offset_log import committed_watermark
+from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
+from penstock.engine.commit.checked_rows import CheckedRows
+from penstock.engine.error_text import root_message
+from penstock.engine.faults.data_loss import InputCheck
+from penstock.engine.jvm import bridge
+from penstock.engine.operations.reset import Reset
+from penstock.engine.query.encode import encode_rows, split_by_output
+from penstock.engine.query.spark_limits import clear_refusal
+from penstock.engine.query.tables import StreamTables
+from penstock.engine.query.upstream import open_upstream
+from penstock.engine.query.watermark import Watermark
+from penstock.engine.replacement.state_needs import BuildStart, build_start, state_retention_ms
+from penstock.engine.replacement.step_rows import StepRows
+from penstock.engine.state import fold as folding
+from penstock.engine.state.fold_store import fold_store
+from penstock.errors import DeclarationError, PenstockError
+from penstock.kafka.admin import admin, end_offsets, partition_counts
+from penstock.model.output import CommitMarker, TopicOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.engine.checkpoint.layout import PlannedBatch
+    from penstock.engine.checkpoint.offset_log import TopicOffsets
+    from penstock.model.stream import Stream
+
+log = logging.getLogger(__name__)
+
+FOLDER, STATE_FILE, ROWS = "{name}.replacement", "replacement.json", "rows"
+# Records of a step, so that one that is killed loses little. The watermark waits until the backlog is read.
+STEP_RECORDS = 2_000_000
+
+
+@dataclass
+class _StepLimits:
+    """What the watermark asks of a step: whether it reads all that there is."""
+
+    reads_all: bool = False
+    max_records: int = 0
+
+    def is_split(self, batch: PlannedBatch) -> bool:  # noqa: ARG002
+        return not self.reads_all
+
+
+class NewVersion:
+    """The new version of a stream while it is built.
+
+    Args:
+        stream: The stream as the new code declares it.
+        spark: A session for the stream, of a driver that runs nothing else of it.
+        bootstrap: The broker.
+        root: The root of all checkpoints.
+        id: The id of the replacement; a folder that another one left is removed.
+
+    Raises:
+        DeclarationError: The stream cannot be replaced.
+    """
+
+    def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str, root: str, id: str) -> None:  # noqa: A002
+        check_replaceable(stream, root)
+        self.stream, self._spark, self._bootstrap, self._id = stream, spark, bootstrap, id
+        self._checkpoint = Checkpoint(spark, root, FOLDER.format(name=stream.name))
+        self.folder = Path(urlparse(self._checkpoint.path).path)
+        self.rows = StepRows(self.folder / ROWS, stream)
+        self._tables = StreamTables(stream, str(self.folder), bootstrap, lambda _offsets, _ends: None)
+        self._folds = fold_store(stream.name, spark, self._checkpoint.path)
+        self._limits = _StepLimits()
+        self._inputs = InputCheck(stream, bootstrap, self._checkpoint, InMemoryDataLossLog())
+        self._upstream = open_upstream(stream, bootstrap, None, -1)
+        self._watermark = Watermark(stream, self._limits, self._upstream)
+        self._start: BuildStart
+        self._encoded: DataFrame
+        self._fingerprint: list[str]
+        self._subscriptions: list[tuple[str, str]]
+        self._next_watermark = 0
+        # Why a step failed: Spark hands on the text of an error only.
+        self._error: Exception | None = None
+
+    def open(self, watermark_ms: int, since: int | None = None) -> None:
+        """Begin, or go on with what a process of the same replacement has built.
+
+        Args:
+            watermark_ms: The watermark of the running version, epoch ms.
+            since: As for `build_start`.
+
+        Raises:
+            PenstockError: It cannot be built.
+        """
+        state = self._read_state()
+        if state is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._inputs.check_topics_exist()
+        self._tables.load()
+        with clear_refusal(self.stream), folding.use_checkpoint(self.stream, self._checkpoint.path) as context:
+            frame = self._frame(None)
+            if state is None:
+                retention = state_retention_ms(self.stream, frame, context.folds.values())
+                windows = bridge.event_time_windows(frame)
+                self._start = build_start(self.stream, self._bootstrap, retention, watermark_ms, since, windows)
+            else:
+                self._start = BuildStart(**state)
+        # A window of which not all records are read must not be upserted.
+        with clear_refusal(self.stream), folding.use_checkpoint(self.stream, self._checkpoint.path) as context:
+            frame = self._frame(Reset(self._start.starts, self._start.floor, self._start.ids))
+            self._encoded = encode_rows(self.stream, frame)
+        self._subscriptions = bridge.subscriptions(frame)
+        self._fingerprint = plan_fingerprint.fingerprint_lines(self.stream, frame, context)
+        self._folds.open(context, self.last_batch)
+        self._read_watermark(self._checkpoint.committed_batches())
+        if state is None:
+            self._write_state()
+
+    def _frame(self, reset: Reset | None) -> DataFrame:
+        tables = self._tables.frames(self._spark)
+        return plan_fingerprint.build_frame(
+            self._spark, self.stream, self._bootstrap, tables, reset=reset, has_commits=reset is None
+        )
+
+    @property
+    def start(self) -> BuildStart:
+        """Where it began to read."""
+        return self._start
+
+    @property
+    def offsets(self) -> TopicOffsets:
+        """The next offsets that it reads."""
+        return self._checkpoint.pending_offsets()[0] or self._start.starts
+
+    @property
+    def last_batch(self) -> int:
+        """The number of its last step; -1 for none."""
+        return self._checkpoint.last_commit
+
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark of its last step, epoch ms."""
+        last = self.last_batch
+        return self._checkpoint.batch(last).plan.watermark_ms if last >= 0 else 0
+
+    @property
+    def state_size(self) -> tuple[int, int] | None:
+        """Keys and bytes of the state of its folds, if it has some."""
+        return self._folds.size
+
+    def left(self, ends: TopicOffsets) -> int:
+        """How many records there are between its offsets and others; a partition that it has not read counts whole."""
+        at = self.offsets
+        return sum(max(0, end - at.get(t, {}).get(p, 0)) for t, parts in ends.items() for p, end in parts.items())
+
+    def ends_of(self, marker: CommitMarker) -> TopicOffsets:
+        """The offsets of its inputs at a running version's marker; the present ends of topics that it lacks."""
+        inputs = {t: dict(parts) for t, parts in marker.offsets.items() if self.stream.has_input_topic(t)}
+        counts = partition_counts(admin(self._bootstrap), self._bootstrap)
+        others = {
+            (t, p) for t, n in counts.items() if self.stream.has_input_topic(t) and t not in inputs for p in range(n)
+        }
+        for (topic, partition), end in end_offsets(admin(self._bootstrap), others, self._bootstrap).items():
+            inputs.setdefault(topic, {})[partition] = end
+        return inputs
+
+    def is_at(self, ends: TopicOffsets, watermark_ms: int) -> bool:
+        """Whether it has read to these offsets, and its watermark is this."""
+        return self.last_batch >= 0 and not self.left(ends) and self.watermark_ms == watermark_ms
+
+    def step(self, ends: TopicOffsets, watermark_ms: int, max_records: int = 0, *, exact: bool = False) -> None:
+        """Run one batch that ends at these offsets or before.
+
+        Args:
+            ends: The next offsets of the running version.
+            watermark_ms: Its watermark, epoch ms; that of the step is no later.
+            max_records: How many records are read at most; 0 for STEP_RECORDS.
+            exact: Whether the watermark of the step is this one, though its own may be earlier.
+
+        Raises:
+            PenstockError: The step failed; a step after it runs the same batch again.
+        """
+        planned = self._checkpoint.planned_batch()
+        if planned is None:
+            bounded = self._bounded(ends, max_records or STEP_RECORDS)
+            self._plan(bounded, watermark_ms if exact else min(self.next_watermark_ms, watermark_ms))
+            planned = self._checkpoint.planned_batch()
+        # Also of a batch that a killed process has planned.
+        self._limits.reads_all = planned is not None and not _left(planned.ends, ends)
+        self._run()
+
+    def _run(self) -> None:
+        self._error = None
+        writer = self._encoded.writeStream.queryName(f"{self.stream.name} (new version)")
+        writer = writer.outputMode(self.stream.output_mode.spark_mode).option(
+            "checkpointLocation", self._checkpoint.path
+        )
+        with clear_refusal(self.stream):
+            query = writer.trigger(once=True).foreachBatch(self._compute).start()
+        try:
+            with suppress(StreamingQueryException):
+                query.awaitTermination()
+            if isinstance(self._error, PenstockError):
+                raise self._error
+            if (failure := self._error or query.exception()) is not None:
+                raise PenstockError(
+                    f"a step of the new version of stream {self.stream.name} failed",
+                    got=root_message(failure),
+                    hint="mend the transform, or leave the record out of it, and replace the stream again",
+                )
+        finally:
+            query.stop()
+        self._read_watermark([self.last_batch])
+
+    def _compute(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            self._compute_batch(frame, batch_id)
+        except Exception as e:
+            self._error = e
+            raise
+
+    def _compute_batch(self, frame: DataFrame, batch_id: int) -> None:
+        query = next(query for query in self._spark.streams.active if query.name == f"{self.stream.name} (new version)")
+        query_id = str(query.id)
+        self._tables.advance(query_id, batch_id, lambda: False)
+        if self._upstream:
+            self._upstream.begin_batch()
+        batch = self._checkpoint.batch(batch_id)
+        self._folds.begin_batch(batch)
+        self._inputs.check_before(batch, CommitMarker(query_id, -1, {}, self._start.ids), query_id)
+        rows = CheckedRows.of(self.stream, split_by_output(self.stream, frame.toArrow()))
+        self._inputs.check_after(batch)
+        self.rows.write(batch_id, rows.by_output)
+        self._folds.commit_batch(batch)
+        self._watermark.cap(batch, bridge.BatchExecution.last_of(query))
+
+    def _bounded(self, ends: TopicOffsets, limit: int) -> TopicOffsets:
+        """The ends of a step of so many records at most, in proportion to what each partition has left."""
+        at, left = self.offsets, self.left(ends)
+        if left <= limit:
+            return ends
+        return {
+            t: {p: min(end, (b := at.get(t, {}).get(p, 0)) + -(-(end - b) * limit // left)) for p, end in parts.items()}
+            for t, parts in ends.items()
+        }
+
+    @property
+    def next_watermark_ms(self) -> int:
+        """The watermark that its records allow to its next step, epoch ms."""
+        return self._next_watermark
+
+    def _read_watermark(self, steps: Iterable[int]) -> None:
+        # Spark forgets what the records of a step allowed, where the step after it was given an earlier watermark.
+        for step in steps:
+            found = committed_watermark(self._checkpoint.commit_text(step)) or 0
+            self._next_watermark = max(self._next_watermark, found)
+
+    def _plan(self, ends: TopicOffsets, watermark_ms: int) -> None:
+        """Plan the next batch, which begins where the last one ended."""
+        now, last = int(time.time() * 1000), self.last_batch
+        if last >= 0:
+            before = self._checkpoint.batch(last).plan
+            version, metadata, read = before.text.partition("\n")[0], before.metadata, before.sources
+        else:
+            version, metadata = "v1", bridge.first_batch_metadata(self._spark, now)
+            read = (None,) * len(self._subscriptions)
+        metadata = {**metadata, "batchWatermarkMs": watermark_ms, "batchTimestampMs": now}
+        lines = [
+            json.dumps(self._line(topic, pattern, source or {}, ends))
+            for (topic, pattern), source in zip(self._subscriptions, read, strict=True)
+        ]
+        self._checkpoint.plan_batch(last + 1, "\n".join([version, json.dumps(metadata), *lines]))
+
+    def _line(
+        self, topic: str, pattern: str, read: Mapping[str, Mapping[str, int]], ends: TopicOffsets
+    ) -> dict[str, dict[str, int]]:
+        """The next offsets of a source, which never go back."""
+        line = {t: dict(parts) for t, parts in read.items()}
+        for name, parts in ends.items():
+            if name == topic or (pattern and re.fullmatch(pattern, name)):
+                own = line.setdefault(name, {})
+                own.update({str(p): max(end, own.get(str(p), 0)) for p, end in parts.items()})
+        return line
+
+    def take_over(self, marker: CommitMarker) -> Reset:
+        """Prepare the checkpoint to go on after a marker of the running version, which is stopped.
+
+        Its last step is at the marker. An empty batch is planned after it, so that the next driver of the stream writes
+        its commit marker at once, whether there are records or not.
+
+        Returns:
+            The reset that lets the next driver begin with it.
+        """
+        batch = self.last_batch + 1
+        if self._checkpoint.planned_batch() is None:
+            self._plan(self.offsets, max(self.next_watermark_ms, marker.watermark_ms))
+        PlanFingerprint(self._spark, self.stream.name, self._checkpoint.path).store(self._fingerprint)
+        return Reset(
+            self.offsets, ids=self._start.ids, rebuilt=True, continues=(marker.query, marker.batch), cut_batch=batch
+        )
+
+    def _read_state(self) -> dict[str, Any] | None:
+        """What `open` wrote for this replacement; None if there is nothing, or it is another's."""
+        try:
+            state = json.loads((self.folder / STATE_FILE).read_text())
+        except (OSError, ValueError):
+            return None
+        if state.pop("id", None) != self._id:
+            return None
+        starts = {t: {int(p): at for p, at in parts.items()} for t, parts in state.pop("starts").items()}
+        return {**state, "starts": starts}
+
+    def _write_state(self) -> None:
+        fresh = self.folder / f"{STATE_FILE}.fresh"
+        fresh.write_text(json.dumps({"id": self._id, **asdict(self._start)}))
+        fresh.replace(self.folder / STATE_FILE)
+
+    def close(self) -> None:
+        """Close what it holds; its folder stays."""
+        if self._upstream:
+            self._upstream.close()
+            self._upstream = None
+        self._tables.close()
+
+
+def check_replaceable(stream: Stream, root: str) -> None:
+    """Raise DeclarationError if a stream cannot be replaced beside its running version."""
+    if others := [output.name for output in stream.outputs.values() if not isinstance(output, TopicOutput)]:
+        raise DeclarationError(
+            f"stream {stream.name} does not write topics alone, so it cannot be replaced beside its running version",
+            got=", ".join(others),
+            hint=f"stop it, release its app, and start it again; or `penstock streams reset {stream.name}`",
+        )
+    if s3a.is_object_store(root):
+        raise DeclarationError(
+            f"the checkpoint of stream {stream.name} is in an object store, where no folder can take another's place",
+            got=root,
+            hint=f"`penstock streams reset {stream.name} --to TIME` begins anew; or give the stream a new name",
+        )
+
+
+def _left(at: TopicOffsets, ends: TopicOffsets) -> int:
+    return sum(max(0, end - at.get(t, {}).get(p, 0)) for t, parts in ends.items() for p, end in parts.items())

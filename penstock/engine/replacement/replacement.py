@@ -1,0 +1,229 @@
+"""One replacement of a running stream: it builds, follows, compares and cuts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from penstock.engine.replacement.comparison import Comparison, OutputComparison
+from penstock.engine.replacement.cut import RUNNING_ROWS, hand_over
+from penstock.engine.replacement.new_version import NewVersion
+from penstock.engine.replacement.running_version import RunningPosition, RunningVersion
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from penstock.model.stream import Stream
+
+WrittenRows = Literal["differing", "all", "none"]
+# Of an exact step each is one batch; more than a few mean that the running version is not stopped.
+CUT_STEPS = 1_000
+
+
+@dataclass(frozen=True)
+class ReplacementOptions:
+    """How a stream is replaced.
+
+    Attributes:
+        since: Epoch ms from which on its inputs are read; None for what its state needs.
+        rate: Records a second that the backlog is read at, at most; 0 for no limit.
+        write: Which rows of keys the first batch writes, of a stream that emits changes: those that differ from what
+            was written, all, or none.
+        must_equal: Whether rows that differ stop the replacement.
+        ignored: Columns of the values that may differ.
+    """
+
+    since: int | None = None
+    rate: int = 0
+    write: WrittenRows = "differing"
+    must_equal: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass
+class ReplacementProgress:
+    """How far a replacement is.
+
+    Attributes:
+        records: Records that the new version has read.
+        total: Records that it has to read to be where the running version is, those included.
+        rate: Records a second, of the last steps.
+        lag: Records that the running version has read and it has not.
+        comparison: The last comparison; None before the first.
+    """
+
+    records: int = 0
+    total: int = 0
+    rate: float = 0.0
+    lag: int = 0
+    comparison: Comparison | None = field(default=None)
+
+    @property
+    def remaining_ms(self) -> int | None:
+        """How long the rest of the backlog takes, ms; None if that is unknown."""
+        return int(self.lag / self.rate * 1000) if self.rate else None
+
+
+class Replacement:
+    """Builds the new version of a stream until it can take the running version's place.
+
+    Args:
+        stream: The new version.
+        spark: A session for it.
+        bootstrap: The broker.
+        root: The root of all checkpoints.
+        id: The id of the replacement.
+        options: How it is done.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        spark: SparkSession,
+        bootstrap: str,
+        root: str,
+        id: str,  # noqa: A002
+        options: ReplacementOptions,
+    ) -> None:
+        self._stream, self._spark, self._options = stream, spark, options
+        self.new = NewVersion(stream, spark, bootstrap, root, id)
+        topics = [output.name for output in stream.outputs.values()]
+        self.running = RunningVersion(stream.name, topics, bootstrap)
+        self._comparison = OutputComparison(
+            stream, self.new.rows, self.new.folder / RUNNING_ROWS, bootstrap, options.ignored
+        )
+        self.progress = ReplacementProgress()
+
+    def open(self) -> None:
+        """Begin, or go on where another process of it ended.
+
+        Raises:
+            PenstockError: The stream cannot be replaced.
+        """
+        marker = self.running.marker()
+        if marker.batch < 0:
+            raise PenstockError(
+                f"stream {self._stream.name} has written nothing, so there is nothing to replace",
+                got="no commit marker of it",
+                hint=f"release it: `penstock streams release {self._stream.name}`",
+            )
+        self.new.open(marker.watermark_ms, self._options.since)
+        self._measure(marker_left=self.new.left(self.new.ends_of(marker)))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its state is complete and its rows were compared, so that it can be cut over."""
+        return self.progress.comparison is not None and not self.progress.lag
+
+    def advance(self) -> bool:
+        """Do one step towards the running version; compare where it has come there.
+
+        Returns:
+            Whether it is where the running version is.
+
+        Raises:
+            PenstockError: The step failed, or rows differ that must be equal.
+        """
+        position = self.running.position()
+        ends = self.new.ends_of(position.marker)
+        began, left = time.monotonic(), self.new.left(ends)
+        watermark = position.marker.watermark_ms
+        if self.new.last_batch < 0 or left:
+            self.new.step(ends, self._allowed(watermark), self._options.rate)
+        elif self.new.watermark_ms < (goal := min(self.new.next_watermark_ms, self._allowed(watermark))):
+            self.new.step(ends, goal)
+        left_now = self.new.left(ends)
+        self._pace(left - left_now, time.monotonic() - began)
+        self._measure(left_now)
+        if left_now or self.new.watermark_ms < min(self.new.next_watermark_ms, watermark):
+            if not left_now:
+                self._begin_comparison(position)
+            return False
+        self._begin_comparison(position)
+        if self._comparison.has_begun:
+            self._compare(position)
+        return True
+
+    def _allowed(self, watermark_ms: int) -> int:
+        """The watermark of the next step at most: it stops once where rows before are of part of their records."""
+        complete = self.new.start.complete_at
+        return min(watermark_ms, complete) if self.new.watermark_ms < complete else watermark_ms
+
+    def _begin_comparison(self, position: RunningPosition) -> None:
+        complete = self.new.start.complete_at
+        if self._comparison.has_begun or self.new.watermark_ms < complete:
+            return
+        first = self.new.last_batch + 1 if complete else 0
+        self._comparison.begin(first, self.new.last_batch + 1, self.new.start.since, position.output_ends)
+
+    def _compare(self, position: RunningPosition) -> Comparison:
+        self._comparison.read_running(self._spark, position.output_ends)
+        self.progress.comparison = result = self._comparison.compare()
+        if self._options.must_equal and not result.agrees:
+            first = result.examples[0]
+            raise PenstockError(
+                f"the rows of the new version of stream {self._stream.name} are not those of the running version, "
+                "so it does not take its place",
+                got=f"{result.different:,} different, {result.only_new:,} only in the new, {result.only_running:,} "
+                f"only in the running version; for example key {first['key']}: new {first['new']}, "
+                f"running {first['running']}",
+                hint="mend the new version; or let columns differ with --expect equal-except:COLUMN; or expect nothing",
+            )
+        return result
+
+    def cut(self) -> None:
+        """Put the new version in the running version's place, which must be stopped: its next start goes on with it.
+
+        Raises:
+            PenstockError: The new version is not complete, or rows differ that must be equal; nothing is changed.
+        """
+        position = self.running.position()
+        marker, ends = position.marker, self.new.ends_of(position.marker)
+        for _ in range(CUT_STEPS):
+            if self.new.is_at(ends, marker.watermark_ms):
+                break
+            is_read = self.new.last_batch >= 0 and not self.new.left(ends)
+            self.new.step(ends, marker.watermark_ms, exact=is_read)
+        self._measure(self.new.left(ends))
+        if not self._comparison.has_begun or not self.new.is_at(ends, marker.watermark_ms):
+            raise PenstockError(
+                f"the new version of stream {self._stream.name} cannot take its place yet",
+                got=f"its state is complete from {self.new.start.complete_at} on, epoch ms, and the watermark is "
+                f"{self.new.watermark_ms}",
+                hint="wait until it is complete",
+            )
+        self._compare(position)
+        rows: dict[str, pa.Table] = {}
+        if self._stream.output_mode.updates_rows or self._options.write == "all":
+            rows = {} if self._options.write == "none" else self._comparison.rows_to_write(
+                all_rows=self._options.write == "all"
+            )  # fmt: skip
+        if self.running.marker() != marker:
+            raise PenstockError(
+                f"stream {self._stream.name} has written meanwhile, so the new version does not take its place",
+                got=f"batch {self.running.marker().batch}, and batch {marker.batch} before",
+                hint="stop it, and cut again",
+            )
+        hand_over(self.new, self._spark, marker, rows)
+
+    def _pace(self, records: int, seconds: float) -> None:
+        """Wait so long that no more records a second are read than allowed."""
+        rate = self._options.rate
+        if rate and records > 0:
+            time.sleep(max(0.0, records / rate - seconds))
+            seconds = max(seconds, records / rate)
+        if records > 0 and seconds > 0:
+            self.progress.rate = records / seconds
+            self.progress.records += records
+
+    def _measure(self, marker_left: int) -> None:
+        self.progress.lag = marker_left
+        self.progress.total = self.progress.records + marker_left
+
+    def close(self) -> None:
+        """Close what it holds; its files stay for the next process."""
+        self.new.close()
+        self.running.close()

@@ -1,0 +1,142 @@
+"""A stream whose new version builds its state beside it and takes its place, on a real broker."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.devstack.servers.kafka import Broker
+from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
+from penstock.engine.session import session_for
+from penstock.model.topic import COMMITS
+from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
+from penstock.testing import Record, create, read, running, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+MINUTE = 60_000
+BEGIN = 1_700_000_400_000
+EVENTS = Topic("events", partitions=2, config={"retention.ms": "-1"})
+OUT = Topic("sums", partitions=1, config={"retention.ms": "-1"})
+LENGTH = timedelta(minutes=1)
+EVENT = Input(EVENTS, schema="at BIGINT NOT NULL, n INT", event_time="timestamp_millis(at)", max_ahead=timedelta(0))
+
+
+def counts(events: DataFrame) -> DataFrame:
+    rows = events.groupBy(F.window("event_time", "1 minute").alias("w")).agg(F.count("*").alias("count"))
+    return rows.select(((F.unix_millis("w.start") - BEGIN) / MINUTE).cast("int").alias("minute"), "count")
+
+
+def counts_and_sums(events: DataFrame) -> DataFrame:
+    rows = events.groupBy(F.window("event_time", "1 minute").alias("w")).agg(
+        F.count("*").alias("count"), F.sum("n").alias("sum")
+    )
+    return rows.select(((F.unix_millis("w.start") - BEGIN) / MINUTE).cast("int").alias("minute"), "count", "sum")
+
+
+FINAL = Stream(
+    name="counting",
+    app="tests",
+    inputs={"events": EVENT},
+    transform=counts,
+    output=TopicOutput(OUT, key="minute", value=("minute", "count")),
+    output_mode=EmitFinal(window=LENGTH, grace=timedelta(0)),
+)
+WIDER = replace(
+    FINAL, transform=counts_and_sums, output=TopicOutput(OUT, key="minute", value=("minute", "count", "sum"))
+)
+CHANGES = replace(FINAL, output_mode=EmitChanges(window=LENGTH, grace=LENGTH))
+WIDER_CHANGES = replace(WIDER, output_mode=CHANGES.output_mode)
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, EVENTS, Topic(EVENTS.dead_letters, partitions=1), OUT, COMMITS)
+    return fresh_broker.bootstrap
+
+
+def at(*minutes: float) -> list[Record]:
+    times = [BEGIN + int(minute * MINUTE) for minute in minutes]
+    return [Record(EVENTS.name, None, json.dumps({"at": time, "n": 2}), timestamp=time) for time in times]
+
+
+def rows(bootstrap: str) -> list[dict[str, int]]:
+    """The rows in the order in which they were written."""
+    return [json.loads(r.value or "") for r in read(bootstrap, OUT.name)]
+
+
+def ran(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> list[dict[str, int]]:
+    """What a stream writes until all is read."""
+    before = len(rows(bootstrap))
+    with running(stream, spark, bootstrap, folder) as run:
+        run.process_all_available()
+    # A batch writes its windows in any order.
+    return sorted(rows(bootstrap)[before:], key=lambda row: row["minute"])
+
+
+def replacement(
+    stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, options: ReplacementOptions | None = None
+) -> Replacement:
+    session = session_for(spark, stream)
+    return Replacement(stream, session, bootstrap, str(folder), "1" * 32, options or ReplacementOptions())
+
+
+def follow(made: Replacement) -> None:
+    for _ in range(20):
+        if made.advance() and made.is_ready:
+            return
+    raise AssertionError("it does not come to where the running version is")
+
+
+def test_windows_that_were_open_are_emitted_by_the_new_version_once(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, at(*(m / 4 for m in range(22))))
+    assert [row["minute"] for row in ran(FINAL, spark, bootstrap, tmp_path)] == [0, 1, 2, 3, 4]
+    with closing(replacement(WIDER, spark, bootstrap, tmp_path)) as made:
+        made.open()
+        follow(made)
+        compared = made.progress.comparison
+        assert compared
+        assert (compared.only_new, compared.only_running, compared.equal) == (0, 0, 0)
+        assert compared.different >= 1
+        assert compared.examples[0]["new"] == '{"minute":4,"count":4,"sum":8}'
+        # The running version goes on meanwhile.
+        send(bootstrap, at(5.5, 5.75, 6, 6.25))
+        assert [row["minute"] for row in ran(FINAL, spark, bootstrap, tmp_path)] == [5]
+        made.cut()
+    send(bootstrap, at(6.5, 7, 7.5, 8))
+    assert ran(WIDER, spark, bootstrap, tmp_path) == [
+        {"minute": 6, "count": 3, "sum": 6}, {"minute": 7, "count": 2, "sum": 4},
+    ]  # fmt: skip
+    send(bootstrap, at(9, 10))
+    assert [row["minute"] for row in ran(WIDER, spark, bootstrap, tmp_path)] == [8, 9]
+
+
+def test_values_that_differ_are_written_with_the_first_batch(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, at(*(m / 4 for m in range(22))))
+    ran(CHANGES, spark, bootstrap, tmp_path)
+    with closing(replacement(WIDER_CHANGES, spark, bootstrap, tmp_path)) as made:
+        made.open()
+        follow(made)
+        made.cut()
+    # No record came, and the rows are written.
+    written = ran(WIDER_CHANGES, spark, bootstrap, tmp_path)
+    assert {"minute": 5, "count": 2, "sum": 4} in written
+    assert len(written) == len({row["minute"] for row in written})
+    send(bootstrap, at(5.5, 6))
+    assert ran(WIDER_CHANGES, spark, bootstrap, tmp_path) == [
+        {"minute": 5, "count": 3, "sum": 6}, {"minute": 6, "count": 1, "sum": 2},
+    ]  # fmt: skip
