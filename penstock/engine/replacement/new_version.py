@@ -89,7 +89,7 @@ class NewVersion:
         check_replaceable(stream, root)
         self.stream, self._spark, self._bootstrap, self._id = stream, spark, bootstrap, id
         self._checkpoint = Checkpoint(spark, root, FOLDER.format(name=stream.name))
-        self.folder = Path(urlparse(self._checkpoint.path).path)
+        self.folder = new_version_folder(stream.name, root)
         self.rows = StepRows(self.folder / ROWS, stream)
         self._tables = StreamTables(stream, str(self.folder), bootstrap, lambda _offsets, _ends: None)
         self._folds = fold_store(stream.name, spark, self._checkpoint.path)
@@ -320,8 +320,9 @@ class NewVersion:
             self._plan(self.offsets, max(self.next_watermark_ms, marker.watermark_ms))
         PlanFingerprint(self._spark, self.stream.name, self._checkpoint.path).store(self._fingerprint)
         return Reset(
-            self.offsets, ids=self._start.ids, rebuilt=True, continues=(marker.query, marker.batch), cut_batch=batch
-        )
+            self.offsets, ids=self._start.ids, rebuilt=True, continues=(marker.query, marker.batch), cut_batch=batch,
+            id=self._id,
+        )  # fmt: skip
 
     def _read_state(self) -> dict[str, Any] | None:
         """What `open` wrote for this replacement; None if there is nothing, or it is another's."""
@@ -345,6 +346,11 @@ class NewVersion:
             self._upstream.close()
             self._upstream = None
         self._tables.close()
+
+
+def new_version_folder(stream: str, root: str) -> Path:
+    """The folder in which a new version of a stream is built."""
+    return Path(urlparse(root).path, FOLDER.format(name=stream))
 
 
 def check_replaceable(stream: Stream, root: str) -> None:

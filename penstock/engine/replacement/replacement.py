@@ -11,6 +11,8 @@ from penstock.engine.replacement.cut import RUNNING_ROWS, hand_over
 from penstock.engine.replacement.new_version import NewVersion
 from penstock.engine.replacement.running_version import RunningPosition, RunningVersion
 from penstock.errors import PenstockError
+from penstock.model.output import WriterOwner, open_store
+from penstock.model.output_mode import KeyedState, Timers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +90,7 @@ class Replacement:
         id: str,  # noqa: A002
         options: ReplacementOptions,
     ) -> None:
-        self._stream, self._spark, self._options = stream, spark, options
+        self._stream, self._spark, self._options, self._bootstrap = stream, spark, options, bootstrap
         self.new = NewVersion(stream, spark, bootstrap, root, id)
         topics = [output.name for output in stream.outputs.values()]
         self.running = RunningVersion(stream.name, topics, bootstrap)
@@ -180,6 +182,9 @@ class Replacement:
         Raises:
             PenstockError: The new version is not complete, or rows differ that must be equal; nothing is changed.
         """
+        # Whoever was paused in the middle of a batch cannot commit it any more.
+        owner = WriterOwner(self._stream.name, self._stream.group, self._bootstrap)
+        open_store(list(self._stream.outputs.values()), owner).close()
         position = self.running.position()
         marker, ends = position.marker, self.new.ends_of(position.marker)
         for _ in range(CUT_STEPS):
@@ -197,10 +202,9 @@ class Replacement:
             )
         self._compare(position)
         rows: dict[str, pa.Table] = {}
-        if self._stream.output_mode.updates_rows or self._options.write == "all":
-            rows = {} if self._options.write == "none" else self._comparison.rows_to_write(
-                all_rows=self._options.write == "all"
-            )  # fmt: skip
+        mode, write = self._stream.output_mode, self._options.write
+        if write == "all" or (write == "differing" and (mode.updates_rows or isinstance(mode, KeyedState | Timers))):
+            rows = self._comparison.rows_to_write(all_rows=write == "all")
         if self.running.marker() != marker:
             raise PenstockError(
                 f"stream {self._stream.name} has written meanwhile, so the new version does not take its place",

@@ -1,0 +1,253 @@
+"""The driver of a replacement: the process that builds the new version of a stream beside the running one.
+
+It runs the code of the new version: `python -m penstock.engine.replacement.driver --app replacement:STREAM
+--incarnation ID`. Killed anywhere, its successor goes on: what it has built is in the folder of the new version, and
+what is decided is in the control database.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from penstock.control import Control, ProgressRow
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.operations.reset import Reset
+from penstock.engine.replacement.comparison import figures_of
+from penstock.engine.replacement.new_version import new_version_folder
+from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
+from penstock.engine.session import memory_bytes, open_session, session_for
+from penstock.errors import BrokerError, ControlError, PenstockError, Wait
+from penstock.model.declaration import replaced_stream
+from penstock.settings import settings
+from penstock.supervision.lifecycle import Driver
+from penstock.supervision.release import cut_over, undo_cut
+from penstock.supervision.thread_run import ThreadRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.control import ReplacementRow
+    from penstock.model.stream import Stream
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks at the running version, once the new version is where it is.
+FOLLOW_EVERY, CUT_EVERY, RETRY_EVERY = 1.0, 0.1, 5.0
+# Seconds that a stop waits for the step of a batch, and between two comparisons.
+STOP_TIMEOUT, COMPARE_EVERY = 60.0, 10.0
+# Bytes that a driver needs besides its heap: for the JVM itself, Python and its workers.
+BESIDES_HEAP = 512 << 20
+# Ms that the running version may be behind before the new version waits for it.
+MAX_BEHIND_MS = 30_000
+
+
+class ReplacementRun(ThreadRun):
+    """Does the work of one replacement, in a thread.
+
+    Args:
+        stream: The new version.
+        control: The control database.
+        figures: Its progress.
+    """
+
+    def __init__(self, stream: Stream, control: Control, figures: ProgressRow) -> None:
+        super().__init__(f"replacement of {stream.name}", figures, STOP_TIMEOUT)
+        self._stream, self._control = stream, control
+        self._spark: SparkSession | None = None
+        self._replacement: Replacement | None = None
+
+    def reconcile(self) -> None:
+        """Start the thread if it does not run."""
+        if not self.active:
+            self.start()
+
+    def report(self) -> ProgressRow:
+        self.update_rate(time.monotonic())
+        return self.figures
+
+    def _work(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            try:
+                wait = self._step(stopping)
+            except (BrokerError, ControlError, Wait) as e:
+                log.warning("the replacement of %s waits: %s", self._stream.name, e)
+                self._say(str(e))
+                self._close()
+                wait = RETRY_EVERY
+            except Exception as e:
+                log.exception("the replacement of %s failed", self._stream.name)
+                self._close()
+                wait = self._fail(e)
+            if wait is None:
+                break
+            stopping.wait(wait)
+        self._close()
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def _step(self, stopping: threading.Event) -> float | None:
+        """Do what is due; seconds to wait before the next step, None if there is none."""
+        row = self._control.replacement_of(self._stream.name)
+        if row is None or not row.is_open:
+            self.figures.state = "stopped"
+            if row and row.state in ("cancelled", "failed"):
+                self._remove()
+            return None
+        if row.state == "cutting":
+            return self._cut(row, stopping)
+        if (lacking := self._lacking_memory()) is not None:
+            self._say(lacking)
+            self.figures.state = "queued"
+            return RETRY_EVERY
+        replacement = self._replacement or self._open(row)
+        self.figures.state = "running"
+        if row.state == "queued" and not self._control.move_replacement(row.id, "building"):
+            return 0.0
+        if replacement.progress.lag and (behind := self._running_behind(row)):
+            self._say(f"the running version is {behind / 1000:.0f} s behind, so the new version waits for it")
+            return RETRY_EVERY
+        caught_up = replacement.advance()
+        self._report(row, replacement)
+        if not caught_up or not replacement.is_ready:
+            return 0.0
+        if row.state == "building" and not self._control.move_replacement(row.id, "following"):
+            return 0.0
+        if row.state == "following" and (row.options.get("cut", "auto") == "auto" or row.cut_requested_at):
+            cut_over(self._control, row)
+            return 0.0
+        return FOLLOW_EVERY
+
+    def _open(self, row: ReplacementRow) -> Replacement:
+        if self._spark is None:
+            self._spark = open_session(row.app)
+        session = session_for(self._spark, self._stream)
+        options = options_of(row.options)
+        root = settings().checkpoint_root
+        self._replacement = Replacement(self._stream, session, settings().bootstrap, root, row.id, options)
+        self._replacement.open()
+        return self._replacement
+
+    def _cut(self, row: ReplacementRow, stopping: threading.Event) -> float:
+        """Finish the cut once no driver of the running version can write."""
+        replacement = self._replacement
+        if replacement is None:
+            if self._handed_over(row):
+                return self._end_cut(row, {})
+            replacement = self._open(row)
+        while not stopping.is_set() and self._running_version_runs(row):
+            # The less is left, the shorter is the pause of the output.
+            if not replacement.advance():
+                continue
+            stopping.wait(CUT_EVERY)
+        if stopping.is_set():
+            return 0.0
+        began = time.monotonic()
+        replacement.cut()
+        self._report(row, replacement)
+        log.info("the new version of %s took %.1f s for the cut", self._stream.name, time.monotonic() - began)
+        return self._end_cut(row, {"cut_ms": round((time.monotonic() - began) * 1000)})
+
+    def _end_cut(self, row: ReplacementRow, figures: dict[str, Any]) -> float:
+        current = self._control.replacement(row.id)
+        assert current
+        self._control.move_replacement(row.id, "cut", figures={**current.figures, **figures})
+        self._close()
+        return 0.0
+
+    def _running_version_runs(self, row: ReplacementRow) -> bool:
+        """Whether the lease of the stream is held by a driver from before the release that the cut made."""
+        lease = self._control.leases().get(self._stream.name)
+        holder = self._control.driver(lease.holder) if lease else None
+        return holder is not None and row.release_seq is not None and holder.release_seq < row.release_seq
+
+    def _handed_over(self, row: ReplacementRow) -> bool:
+        """Whether a process that was killed had put the new version in its place."""
+        if self._spark is None:
+            self._spark = open_session(row.app)
+        checkpoint = Checkpoint(self._spark, settings().checkpoint_root, self._stream.name)
+        resets = (checkpoint.pending_reset(), checkpoint.active_reset())
+        return any(text and Reset.read(text).id == row.id for text in resets)
+
+    def _lacking_memory(self) -> str | None:
+        """What this host lacks to run the new version; None if nothing, or it runs already."""
+        if self._spark is not None:
+            return None
+        needed, there = memory_bytes(settings().driver_memory) + BESIDES_HEAP, psutil.virtual_memory().available
+        if there >= needed:
+            return None
+        return f"this host has {there >> 20} MiB of memory left, and the new version needs {needed >> 20} MiB"
+
+    def _running_behind(self, row: ReplacementRow) -> int:
+        """Ms that the running version is behind, if that is too much; 0 if not."""
+        progress = self._control.progress(row.app).get(self._stream.name)
+        behind = (progress.behind_ms or 0) if progress else 0
+        return behind if behind > MAX_BEHIND_MS else 0
+
+    def _report(self, row: ReplacementRow, replacement: Replacement) -> None:
+        progress = replacement.progress
+        self.figures.rows_in, self.figures.lag = progress.records, progress.lag
+        compared = figures_of(progress.comparison) if progress.comparison else {}
+        figures = {
+            "records": progress.records, "total": progress.total, "rate": progress.rate, "lag": progress.lag,
+            "remaining_ms": progress.remaining_ms, **compared,
+        }  # fmt: skip
+        self._control.report_replacement(row.id, why="", figures=figures)
+
+    def _say(self, why: str) -> None:
+        """Report what the replacement waits for, if the control database answers."""
+        try:
+            if row := self._control.replacement_of(self._stream.name):
+                self._control.report_replacement(row.id, why=why)
+        except ControlError as e:
+            log.warning("what the replacement of %s waits for could not be reported: %s", self._stream.name, e)
+
+    def _fail(self, error: Exception) -> float:
+        """Let the running version go on, because of an error that would come again."""
+        why = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+        try:
+            row = self._control.replacement_of(self._stream.name)
+            if row and row.is_open:
+                undo_cut(self._control, row, why)
+        except ControlError as e:
+            log.warning("the end of the replacement of %s could not be reported: %s", self._stream.name, e)
+            return RETRY_EVERY
+        return 0.0
+
+    def _close(self) -> None:
+        if self._replacement is not None:
+            self._replacement.close()
+            self._replacement = None
+
+    def _remove(self) -> None:
+        """Remove what was built."""
+        shutil.rmtree(new_version_folder(self._stream.name, settings().checkpoint_root), ignore_errors=True)
+
+
+class ReplacementDriver(Driver):
+    """Runs one replacement."""
+
+    def create_run(self, name: str, figures: ProgressRow) -> ReplacementRun:
+        stream = replaced_stream(name)
+        assert stream
+        return ReplacementRun(self.catalog.stream(stream), self._control, figures)
+
+
+def options_of(options: dict[str, Any]) -> ReplacementOptions:
+    """The options of a replacement's row."""
+    expected = options.get("expect") or {}
+    return ReplacementOptions(
+        since=options.get("from"), rate=options.get("rate") or 0, write=options.get("write") or "differing",
+        must_equal=bool(expected.get("equal")), ignored=tuple(expected.get("except", ())),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(ReplacementDriver.main())
