@@ -60,7 +60,7 @@ FROM new_rows n FULL JOIN running r USING (value)
 
 
 @dataclass
-class Comparison:
+class VersionComparison:
     """How the rows of two versions differ.
 
     Attributes:
@@ -156,9 +156,9 @@ class OutputComparison:
             self._next[topic] = {**self._next.get(topic, {}), **upto}
             self._write_state()
 
-    def compare(self) -> Comparison:
+    def compare(self) -> VersionComparison:
         """Compare all rows that were read."""
-        result = Comparison()
+        result = VersionComparison()
         for output in self._stream.outputs.values():
             with duckdb.connect() as c:
                 self._open_files(c, output.name)
@@ -174,7 +174,7 @@ class OutputComparison:
         Args:
             all_rows: Whether equal rows are among them.
         """
-        found = {}
+        differing = {}
         for output in self._stream.outputs.values():
             if not output.keyed:
                 continue
@@ -184,8 +184,8 @@ class OutputComparison:
                 # What a comparison ignores is written all the same.
                 query = self._keyed(ignored=False)
                 rows = c.sql(f"SELECT key, new AS value FROM ({query}) WHERE outcome IN {chosen}").to_arrow_table()
-                found[output.name] = rows.cast(SCHEMA)
-        return {name: table for name, table in found.items() if table.num_rows}
+                differing[output.name] = rows.cast(SCHEMA)
+        return {name: table for name, table in differing.items() if table.num_rows}
 
     def _open_files(self, c: duckdb.DuckDBPyConnection, output: str) -> None:
         """Views of the files: `new_files` and `running_files`, which has the offset since which it is compared live."""
@@ -212,7 +212,7 @@ class OutputComparison:
         value_n, value_r = (self._comparable(f"{table}.value", ignored=ignored) for table in "nr")
         return KEYED.format(first=self._first_step or 0, value_n=value_n, value_r=value_r)
 
-    def _compare_keyed(self, c: duckdb.DuckDBPyConnection, output: str, result: Comparison) -> None:
+    def _compare_keyed(self, c: duckdb.DuckDBPyConnection, output: str, result: VersionComparison) -> None:
         c.execute(f"CREATE TABLE compared AS {self._keyed(ignored=True)}")
         for outcome, count in c.execute("SELECT outcome, count(*) FROM compared GROUP BY 1").fetchall():
             setattr(result, outcome, getattr(result, outcome) + count)
@@ -224,7 +224,7 @@ class OutputComparison:
         for outcome, *texts in c.execute(query).fetchall():
             result.examples.append(_example(output, outcome, *texts))
 
-    def _compare_unkeyed(self, c: duckdb.DuckDBPyConnection, output: str, result: Comparison) -> None:
+    def _compare_unkeyed(self, c: duckdb.DuckDBPyConnection, output: str, result: VersionComparison) -> None:
         query = UNKEYED.format(value=self._comparable("value", ignored=True), first=self._live_step)
         c.execute(f"CREATE TABLE compared AS {query}")
         totals = "sum(greatest(new, running)), sum(least(new, running)), sum(new), sum(running)"
@@ -256,7 +256,7 @@ class OutputComparison:
         fresh.replace(self._folder / STATE_FILE)
 
 
-def figures_of(comparison: Comparison) -> dict[str, Any]:
+def figures_of(comparison: VersionComparison) -> dict[str, Any]:
     """A comparison as it is shown."""
     return asdict(comparison)
 

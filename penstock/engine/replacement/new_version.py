@@ -276,8 +276,8 @@ class NewVersion:
     def _read_watermark(self, steps: Iterable[int]) -> None:
         # Spark forgets what the records of a step allowed, where the step after it was given an earlier watermark.
         for step in steps:
-            found = committed_watermark(self._checkpoint.commit_text(step)) or 0
-            self._next_watermark = max(self._next_watermark, found)
+            allowed = committed_watermark(self._checkpoint.commit_text(step)) or 0
+            self._next_watermark = max(self._next_watermark, allowed)
 
     def _plan(self, ends: TopicOffsets, watermark_ms: int) -> None:
         """Plan the next batch, which begins where the last one ended."""

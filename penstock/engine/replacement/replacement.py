@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from penstock.engine.replacement.comparison import Comparison, OutputComparison
+from penstock.engine.replacement.comparison import OutputComparison, VersionComparison
 from penstock.engine.replacement.cut import RUNNING_ROWS, hand_over
 from penstock.engine.replacement.new_version import NewVersion
 from penstock.engine.replacement.running_version import RunningPosition, RunningVersion
@@ -61,7 +61,7 @@ class ReplacementProgress:
     total: int = 0
     rate: float = 0.0
     lag: int = 0
-    comparison: Comparison | None = field(default=None)
+    comparison: VersionComparison | None = field(default=None)
 
     @property
     def remaining_ms(self) -> int | None:
@@ -161,7 +161,7 @@ class Replacement:
         first = self.new.last_batch + 1 if complete else 0
         self._comparison.begin(first, self.new.last_batch + 1, self.new.start.since, position.output_ends)
 
-    def _compare(self, position: RunningPosition) -> Comparison:
+    def _compare(self, position: RunningPosition) -> VersionComparison:
         self._comparison.read_running(self._spark, position.output_ends)
         self.progress.comparison = result = self._comparison.compare()
         if self._options.must_equal and not result.agrees:

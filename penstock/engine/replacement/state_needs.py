@@ -47,9 +47,9 @@ def state_retention_ms(stream: Stream, frame: DataFrame, folds: Collection[Fold]
     if not stream.stateful_steps:
         return 0
     if folds:
-        kept = [fold.input_retention for fold in folds]
-        limited = [millis(one) for one in kept if one is not None]
-        return sum(limited) if len(limited) == len(kept) else None
+        retentions = [fold.input_retention for fold in folds]
+        limited = [millis(one) for one in retentions if one is not None]
+        return sum(limited) if len(limited) == len(retentions) else None
     if isinstance(mode, StreamJoin):
         return millis(mode.within)
     lengths = [millis(window.length) for window in bridge.event_time_windows(frame)]

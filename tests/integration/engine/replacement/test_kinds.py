@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import session_for
+from penstock.model.output_mode import OutputMode
 from penstock.model.topic import COMMITS
 from penstock.streams import (
     EmitChanges,
@@ -42,7 +44,6 @@ BEGIN = 1_700_000_400_000
 LEFT = Topic("left", partitions=2, config={"retention.ms": "-1"})
 RIGHT = Topic("right", partitions=1, config={"retention.ms": "-1"})
 DDL = "k STRING, n INT, at BIGINT NOT NULL"
-READ = {"schema": DDL, "event_time": "timestamp_millis(at)", "max_ahead": timedelta(0)}
 PAIR = ("k", "n")
 SUMS = Fold(
     name="sums", key=("k",), state_schema="total BIGINT",
@@ -92,12 +93,17 @@ def folded(left: DataFrame) -> DataFrame:
     return SUMS(left)
 
 
-def stream(name: str, transform: object, mode: object, *, right: bool = False, **changes: object) -> Stream:
-    inputs = {"left": Input(LEFT, **READ), **({"right": Input(RIGHT, **READ)} if right else {})}
+def read_from(topic: Topic) -> Input:
+    return Input(topic, schema=DDL, event_time="timestamp_millis(at)", max_ahead=timedelta(0))
+
+
+def stream(
+    name: str, transform: Callable[..., DataFrame], mode: OutputMode, *, right: bool = False, steps: int | None = None
+) -> Stream:
+    inputs = {"left": read_from(LEFT), **({"right": read_from(RIGHT)} if right else {})}
     out = Topic(f"out-{name}", partitions=1, config={"retention.ms": "-1"})
     output = TopicOutput(out, key="k", value=PAIR)
-    made = Stream(name=name, app="tests", inputs=inputs, transform=transform, output=output, output_mode=mode)  # type: ignore[arg-type]
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return Stream(name, "tests", inputs, transform, output, mode, steps=steps)
 
 
 KINDS = [
