@@ -143,6 +143,8 @@ class CaseRun:
 
     def _topics(self) -> Iterator[Topic]:
         """The topics as they are declared, except for what the case says. Old records are not deleted for their age."""
+        longest = str(2**63 - 1)
+        keep = {"min.compaction.lag.ms": longest, "max.compaction.lag.ms": longest}
         declared = dict(self._declared.topics)
         for name in self._case.topics:
             if name not in declared and not any(stream.reads_topic(name) for stream in self._streams):
@@ -153,7 +155,7 @@ class CaseRun:
                 )
             declared.setdefault(name, Topic(name))
         for topic in declared.values():
-            config = topic.config if topic.compacted else {**topic.config, "retention.ms": "-1"}
+            config = {**topic.config, **(keep if topic.compacts else {}), "retention.ms": "-1"}
             yield replace(topic, partitions=self._case.topics.get(topic.name, topic.partitions), config=config)
 
     def _start(self, started: ExitStack) -> None:
