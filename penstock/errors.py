@@ -39,7 +39,14 @@ def line_within(folder: Path, error: BaseException) -> str:
 
 
 class DeclarationError(PenstockError):
-    """A declared topic, stream or rule is wrong; found when the catalog is loaded."""
+    """A declared topic, stream or rule is wrong; found when the catalog is loaded.
+
+    argument: the argument of a stream or fold that is wrong, where a declaration in SQL has a place of it.
+    """
+
+    def __init__(self, what: str, *, got: object = None, hint: str = "", argument: str = "") -> None:
+        super().__init__(what, got=got, hint=hint)
+        self.argument = argument
 
 
 class SettingError(PenstockError):

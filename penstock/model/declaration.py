@@ -77,12 +77,13 @@ class Declared(Protocol):
         """Where it is declared: `file:line:column`, `file:line` or `file`."""
 
 
-def check_name(what: str, name: str) -> None:
+def check_name(what: str, name: str, argument: str = "") -> None:
     """Raises DeclarationError if topics, folders and ids cannot be named so."""
     if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
         raise DeclarationError(
             f"the name of {what} {name!r} is not usable",
             hint=f"use small letters, digits and single '-', {MAX_NAME_LENGTH} at most",
+            argument=argument,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pkgutil import resolve_name
@@ -38,6 +38,29 @@ def is_variable_name(name: object) -> bool:
     """Whether a fold may have a variable of this name: an identifier that the engine does not use itself."""
     is_identifier = isinstance(name, str) and name.isascii() and name.isidentifier()
     return is_identifier and str(name).lower() not in ENGINE_VARIABLES["update_sql"]
+
+
+def unknown_variable(query: str, sql: str, variables: Iterable[str]) -> re.Match[str] | None:
+    """The first variable that a query of a fold reads and that is not set; its group is the name.
+
+    Args:
+        query: The attribute of the query.
+        sql: The query.
+        variables: The names of the fold's.
+    """
+    known = {one.lower() for one in _variables_of(query, variables)}
+    return next((one for one in VARIABLE_READ.finditer(sql) if one[1].lower() not in known), None)
+
+
+def variables_hint(query: str, variables: Iterable[str], declare: str, name: str) -> str:
+    """What to do about an unknown variable. declare: how one is declared. name: the unknown one's."""
+    if not (known := _variables_of(query, variables)):
+        return "it has no variables"
+    return f"take one of: {', '.join(known)}{f'; or declare {declare}' if is_variable_name(name) else ''}"
+
+
+def _variables_of(query: str, variables: Iterable[str]) -> list[str]:
+    return [*ENGINE_VARIABLES[query], *variables] if query in ENGINE_VARIABLES else []
 
 
 @dataclass(frozen=True)
@@ -110,12 +133,14 @@ class Fold:
                 f"fold {self.name} has its key in the state too",
                 got=", ".join(repeated),
                 hint="leave it out of the state",
+                argument="state_schema",
             )
         if self.timer_field and kinds.get(self.timer_field) != "bigint":
             raise DeclarationError(
                 f"fold {self.name} has a timer that is no field of its state",
                 got=self.timer_field,
                 hint="name a BIGINT field of the state, epoch ms",
+                argument="timer_field",
             )
         if self.input_retention is not None:
             check_duration(f"fold {self.name}: input_retention", self.input_retention)
@@ -124,6 +149,7 @@ class Fold:
                     f"fold {self.name} has timers, and is to be rebuilt from its inputs",
                     got=f"timer {self.timer_field}, input retention {self.input_retention}",
                     hint="leave out the input retention: rows of timers that have fired would be emitted again",
+                    argument="input_retention",
                 )
         self._check_variables()
         assert self.output_fields
@@ -140,17 +166,12 @@ class Fold:
                 )
             check_duration(f"fold {self.name}: variable {name}", value)
         for attribute, query in QUERY_NAMES.items():
-            known = [*ENGINE_VARIABLES[attribute], *self.variables] if attribute in ENGINE_VARIABLES else []
-            for name in VARIABLE_READ.findall(getattr(self, attribute)):
-                if name.lower() not in [one.lower() for one in known]:
-                    declare = f"; or declare SETTING {name} 30 MINUTES in SQL, Fold(variables=...) in Python"
-                    raise DeclarationError(
-                        f"{query} of fold {self.name} reads an unknown variable",
-                        got=f"getvariable('{name}')",
-                        hint=f"take one of: {', '.join(known)}{declare if is_variable_name(name) else ''}"
-                        if known
-                        else "it has no variables",
-                    )
+            if unknown := unknown_variable(attribute, getattr(self, attribute), self.variables):
+                raise DeclarationError(
+                    f"{query} of fold {self.name} reads an unknown variable",
+                    got=unknown[0],
+                    hint=variables_hint(attribute, self.variables, "Fold(variables=...)", unknown[1]),
+                )
 
     @property
     def can_rebuild(self) -> bool:

@@ -74,6 +74,14 @@ from penstock.model.partition import PartitionBy
 from penstock.model.sql_declaration import SqlDeclaration
 from penstock.model.topic import Topic
 
+# The clauses that declare an argument of `Stream`; the first that is there counts.
+CLAUSES_OF = {
+    "app": ("APP",),
+    "inputs": ("READ",),
+    "output_mode": ("EMIT", "JOIN", "FOLD"),
+    "partition": ("PARTITION BY",),
+    "steps": ("STEPS", "EMIT", "JOIN", "FOLD"),
+}
 # The app whose driver runs streams in SQL that name no other.
 STREAMS_APP = "streams"
 
@@ -150,3 +158,8 @@ class SqlStream(SqlDeclaration):
     expectations: tuple[Expectation, ...] = ()
     mask: tuple[Mask, ...] = ()
     folds: tuple[SqlFold, ...] = ()
+
+    def at_argument(self, argument: str, clause: str) -> str:
+        """File, line and column of the clause that declares an argument of `Stream`; of `clause` if none does."""
+        clauses = CLAUSES_OF.get(argument, ())
+        return self.at(next((one for one in clauses if one in self.locations), clause))

@@ -84,7 +84,7 @@ class Stream:
 
     def __post_init__(self) -> None:
         check_name("stream", self.name)
-        check_name("app", self.app)
+        check_name("app", self.app, argument="app")
         kinds_fit(self)
         schema_fits(self)
         numbers_fit(self)
@@ -97,13 +97,22 @@ class Stream:
                 "do in one query",
                 hint="use EmitFinal, or two streams with a topic between: the first writes absolute values by key, "
                 "the second reads them",
+                argument="steps",
             )
         expectations_fit(self)
+        if self.keeps_late_records and not self.output_mode.drops_late:
+            raise DeclarationError(
+                f"stream {self.name} keeps late records, and none is ever late",
+                got=f'late_records="keep" with {type(self.output_mode).__name__}',
+                hint="leave late_records out; or say how late a record may be: KeyedState(grace=...)",
+            )
 
     def _inputs_fit(self) -> None:
         if not self.sources:
             hint = "give inputs={'name': Input(...)}: tables alone make no batch" if self.inputs else ""
-            raise DeclarationError(f"stream {self.name} has no input", hint=hint or "give inputs={'name': Input(...)}")
+            raise DeclarationError(
+                f"stream {self.name} has no input", hint=hint or "give inputs={'name': Input(...)}", argument="inputs"
+            )
         parameters = list(inspect.signature(self.transform).parameters)
         if parameters != list(self.inputs):
             raise DeclarationError(
@@ -150,12 +159,14 @@ class Stream:
                 + ("no state" if isinstance(self.output_mode, Stateless) else "state"),
                 got=f"steps={self.steps}",
                 hint="leave steps out, or take the output mode that fits: Stateless has none, all others one or more",
+                argument="steps",
             )
         if isinstance(self.output_mode, StreamJoin) and len(self.sources) < 2:
             raise DeclarationError(
                 f"stream {self.name} joins streams and reads one",
                 got=", ".join(self.sources),
                 hint="give two inputs; for a join with a Table, which needs no state, use Stateless",
+                argument="output_mode",
             )
 
     def _outputs_fit(self) -> None:
@@ -171,6 +182,7 @@ class Stream:
                     f"stream {self.name} updates its rows, but {output.name} takes rows without a key, so it would "
                     "keep every version of each",
                     hint="give the output a key, or use EmitFinal",
+                    argument="output_mode",
                 )
             if not isinstance(output, TopicOutput) and getattr(self.transform, "mask", ()) != output.mask:
                 raise DeclarationError(

@@ -28,6 +28,8 @@ from penstock.engine.state import fold as folding
 from penstock.engine.state import restore_rules
 from penstock.errors import Blocked, PenstockError
 from penstock.host.child_output import redirect_stdout, write_result
+from penstock.model.sql.error_translation import told_in_sql
+from penstock.model.sql.stream_query import declared_in_sql
 from penstock.settings import settings
 from penstock.tables import topic_reader
 
@@ -91,12 +93,19 @@ def build_frame(
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
         # So a join hashes the batch and not the table.
         frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
-    with folding.current_context() as context:
+    with folding.current_context() as context, told_in_sql(declared_in_sql(stream)):
         frame = stream.transform(**frames, **tables)
+        _check_frame(stream, frame, context)
+    return frame
+
+
+def _check_frame(stream: Stream, frame: DataFrame, context: FoldContext) -> None:
+    """DeclarationError if a frame, with the folds that made it, is not what a stream declares."""
     spark_limits.check_is_frame(stream, frame)
     spark_limits.check_stateful_steps(
         stream, [*bridge.stateful_steps(frame), *(spark_limits.FOLD for _ in context.folds)]
     )
+    spark_limits.check_fold_reads(context.folds.values(), bridge.arrow_functions(frame))
     spark_limits.check_due_timers(stream, [fold.name for fold in context.folds.values() if fold.timer_field])
     spark_limits.check_timer_clocks(stream, bridge.timer_clocks(frame))
     spark_limits.check_event_times(stream, bridge.untimed_groups(frame), bridge.own_watermarks(frame))
@@ -105,7 +114,6 @@ def build_frame(
     check_masks(stream, frame)
     if any(fold.restore_sql for fold in context.folds.values()):
         restore_rules.restore_query_of(stream, frame, context)
-    return frame
 
 
 def can_rebuild(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:

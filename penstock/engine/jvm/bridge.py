@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.model.checks.spark_plan import analyzed_plan, elements, nodes
+from penstock.model.checks.spark_plan import analyzed_plan, elements, inlined_plan, nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,6 +125,11 @@ def stateful_steps(frame: DataFrame) -> list[str]:
     """The operators of a streaming frame's plan that keep state, by name."""
     plan = analyzed_plan(frame)
     return [node.nodeName() for node in nodes(plan) if node.nodeName() in STATEFUL and _keeps_state(node)]
+
+
+def arrow_functions(frame: DataFrame) -> list[str]:
+    """The names of the functions of `mapInArrow`, as often as a frame's plan calls them."""
+    return [str(node.functionExpr().name()) for node in nodes(inlined_plan(frame)) if node.nodeName() == "MapInArrow"]
 
 
 def state_layout(frame: DataFrame) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,14 @@ from pyspark.sql import DataFrame
 
 from penstock.engine.error_text import root_message
 from penstock.errors import DeclarationError, PenstockError, line_within
-from penstock.model.output_mode import KeyedState, StreamJoin, Timers
+from penstock.model.output_mode import KeyedState, Stateless, StreamJoin, Timers
+from penstock.model.sql.error_translation import told_in_sql
+from penstock.model.sql.stream_query import declared_in_sql
 from penstock.settings import settings
 
 if TYPE_CHECKING:
     from penstock.engine.jvm.bridge import EventTimeWindows
+    from penstock.model.fold import Fold
     from penstock.model.stream import Stream
 
 FOLD = "Fold"
@@ -63,28 +66,33 @@ REFUSALS = {
 def clear_refusal(stream: Stream) -> Iterator[None]:
     """Turn what a transform or Spark raises into a DeclarationError that names the stream and the line."""
     try:
-        yield
+        with refusals(stream):
+            yield
     except PenstockError:
         raise
     except Exception as e:
-        refusal = explain_refusal(stream.name, e) if isinstance(e, AnalysisException) else None
-        raise refusal or DeclarationError(
+        raise DeclarationError(
             f"the transform of stream {stream.name} fails",
             got=f"{type(e).__name__}: {root_message(e)}",
             hint=f"mend it in {line_within(settings().project, e) or stream.location}",
         ) from e
 
 
-def explain_refusal(stream: str, e: AnalysisException) -> DeclarationError | None:
-    """The error of a query that Spark refuses to start; None if the cause is another."""
-    message = str(e)
-    for pattern, (what, hint) in REFUSALS.items():
-        if re.search(pattern, message):
-            first = message.splitlines()[0].partition(";")[0]
-            return DeclarationError(
-                f"stream {stream} uses {what}, which Spark does not support", got=first[:300], hint=hint
-            )
-    return None
+@contextmanager
+def refusals(stream: Stream) -> Iterator[None]:
+    """Turn Spark's refusal of a query into a DeclarationError that says what to do, if it is a known one."""
+    try:
+        yield
+    except AnalysisException as e:
+        message = str(e)
+        for pattern, (what, hint) in REFUSALS.items():
+            if re.search(pattern, message):
+                first = message.splitlines()[0].partition(";")[0]
+                with told_in_sql(declared_in_sql(stream)):
+                    raise DeclarationError(
+                        f"stream {stream.name} uses {what}, which Spark does not support", got=first[:300], hint=hint
+                    ) from e
+        raise
 
 
 def check_is_frame(stream: Stream, rows: object) -> None:
@@ -145,8 +153,36 @@ def check_timer_clocks(stream: Stream, clocks: Sequence[str]) -> None:
         )
 
 
+def check_fold_reads(folds: Iterable[Fold], functions: Sequence[str]) -> None:
+    """DeclarationError if the rows of a fold are not read once.
+
+    Args:
+        folds: Those that a transform calls.
+        functions: The names of the functions that its plan calls, as often as it does.
+    """
+    for fold in folds:
+        reads = functions.count(f"fold {fold.name}")
+        if reads > 1:
+            raise DeclarationError(
+                f"{fold.location}: fold {fold.name} would be computed as often as its rows are read",
+                got=f"they are read {reads} times",
+                hint="read them once: emit each row as often as it is needed, with a column that says for what",
+            )
+        if not reads:
+            raise DeclarationError(
+                f"{fold.location}: nobody reads the rows of fold {fold.name}, so it would keep no state",
+                hint="read them, or leave the fold out",
+            )
+
+
 def check_due_timers(stream: Stream, due: Sequence[str]) -> None:
-    """DeclarationError if keys of some folds are due at times, and nothing moves time. due: those folds."""
+    """DeclarationError if keys of some folds are due at times, and nothing moves time, or none is. due: those folds."""
+    if not due and isinstance(stream.output_mode, KeyedState) and stream.output_mode.tick:
+        raise DeclarationError(
+            f"stream {stream.name} has a tick, and none of its folds has a timer",
+            got=f"KeyedState(tick={stream.output_mode.tick!r})",
+            hint="leave tick out, or declare Fold(timer_field=...)",
+        )
     if due and not stream.output_mode.heartbeat_schedule:
         raise DeclarationError(
             f"stream {stream.name} has timers, and nothing advances time if no records arrive",
@@ -173,7 +209,13 @@ def check_stateful_steps(stream: Stream, steps: Sequence[str]) -> None:
             hint="use Timers(tick=..., grace=...): each row once, when records or timers make them; for values that "
             f"are updated {TWO_STREAMS}",
         )
-    if (FOLD in steps) != isinstance(stream.output_mode, KeyedState) or (FOLD in steps and {*steps} != {FOLD}):
+    if isinstance(stream.output_mode, KeyedState) and FOLD in steps and {*steps} != {FOLD}:
+        raise DeclarationError(
+            f"stream {stream.name} has other state beside that of its folds",
+            got=", ".join(steps),
+            hint=f"compute it in a fold; for windows and joins {TWO_STREAMS}",
+        )
+    if (FOLD in steps) != isinstance(stream.output_mode, KeyedState):
         raise DeclarationError(
             f"stream {stream.name} has the output mode {output_mode}, and "
             + ("folds" if FOLD in steps else "does not fold"),
@@ -184,6 +226,12 @@ def check_stateful_steps(stream: Stream, steps: Sequence[str]) -> None:
     if "GlobalLimit" in steps:
         what, hint = REFUSALS["Limits are not supported"]
         raise DeclarationError(f"stream {stream.name} uses {what}, which ends after the first rows", hint=hint)
+    if isinstance(stream.output_mode, Stateless) and steps:
+        raise DeclarationError(
+            f"stream {stream.name} keeps state, and has the output mode Stateless",
+            got=", ".join(steps),
+            hint="use EmitFinal(window=..., grace=...), which emits each window once, or EmitChanges",
+        )
     missing = (isinstance(stream.output_mode, StreamJoin) and not joins) or (
         isinstance(stream.output_mode, Timers) and not timers
     )

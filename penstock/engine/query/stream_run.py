@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 
 from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.engine.checkpoint import plan_fingerprint, recovery
@@ -229,11 +229,10 @@ class StreamRun:
             self._caught_up.reset()
             self._broker.answered()
             self._find_offsets()
-            self._run_query()
-        except BaseException as e:
+            with spark_limits.refusals(self.stream):
+                self._run_query()
+        except BaseException:
             self._committer.close()
-            if isinstance(e, AnalysisException) and (refusal := spark_limits.explain_refusal(self.stream.name, e)):
-                raise refusal from e
             raise
         self._apply(RunEvent.STARTED)
         log.info("stream %s started from batch %d", self.stream.name, self._committer.committed.batch + 1)

@@ -191,6 +191,11 @@ class FoldTask:
     records: pa.Schema
     parts: int
 
+    @property
+    def __name__(self) -> str:
+        """Its name in Spark's plans."""
+        return f"fold {self.fold.name}"
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         received = list(batches)
         table = pa.Table.from_batches(received, None if received else self.records).combine_chunks()

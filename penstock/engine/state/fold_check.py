@@ -25,7 +25,7 @@ from penstock.engine.state.state_part import HASH
 from penstock.errors import DeclarationError
 from penstock.model.fold import QUERY_NAMES, Fold
 from penstock.model.input import RECORD_FIELDS, Input
-from penstock.model.sql.stream_query import SqlTransform
+from penstock.model.sql.stream_query import declared_in_sql
 from penstock.model.sql.volatile_functions import momentary
 from penstock.model.stream import Stream
 from penstock.model.types import Field
@@ -41,11 +41,11 @@ def check_folds_of_topics(stream: Stream) -> None:
     Raises:
         DeclarationError: As `check_queries`.
     """
-    if isinstance(stream.transform, SqlTransform):
-        topics = {source.source: source for source in stream.sources.values()}
-        for one in stream.transform.declared.folds:
-            if not one.is_select:
-                check_queries(one.fold, _columns(topics[one.source]))
+    topics = {source.source: source for source in stream.sources.values()}
+    declared = declared_in_sql(stream)
+    for one in declared.folds if declared else ():
+        if not one.is_select:
+            check_queries(one.fold, _columns(topics[one.source]))
 
 
 def _columns(source: Input) -> pa.Schema:

@@ -30,6 +30,12 @@ def replaced_plan(frame: DataFrame) -> Any:
     return getattr(replace, "MODULE$").apply(analyzed_plan(frame))
 
 
+def inlined_plan(frame: DataFrame) -> Any:
+    """The analyzed plan, with each common table expression in each place that names it."""
+    jvm: Any = frame.sparkSession._jvm
+    return jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False).apply(analyzed_plan(frame))
+
+
 def column_of(frame: DataFrame, expression: Any) -> Column:
     """A column of an expression in the frame's plan."""
     from pyspark.sql.classic.column import Column

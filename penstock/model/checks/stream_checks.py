@@ -73,16 +73,18 @@ def partition_fits(stream: Stream) -> None:
         return
     what, mode = f"stream {stream.name}: it cannot have partitions", stream.output_mode
     if stream.partition not in PARTITIONS:
-        raise DeclarationError(what, got=f"partition={stream.partition!r}", hint=f"use one of: {', '.join(PARTITIONS)}")
+        hint = f"use one of: {', '.join(PARTITIONS)}"
+        raise DeclarationError(what, got=f"partition={stream.partition!r}", hint=hint, argument="partition")
     if not isinstance(mode, EmitFinal):
         hint = "only windows that are emitted once are ever closed: use EmitFinal, or leave partition out"
-        raise DeclarationError(what, got=type(mode).__name__, hint=hint)
+        raise DeclarationError(what, got=type(mode).__name__, hint=hint, argument="partition")
     if stream.partition in LENGTHS and mode.window > LENGTHS[stream.partition]:
         got = f"windows of {mode.window} in each {stream.partition}"
-        raise DeclarationError(what, got=got, hint='use partition="window", or "day" for windows of hours')
+        hint = 'use partition="window", or partition="day" for windows of hours'
+        raise DeclarationError(what, got=got, hint=hint, argument="partition")
     if stream.partition == "window" and (mode.window % SECOND or mode.phase % SECOND):
         hint = 'a partition begins at a whole second: use partition="hour"'
-        raise DeclarationError(what, got=f"windows of {mode.window}", hint=hint)
+        raise DeclarationError(what, got=f"windows of {mode.window}", hint=hint, argument="partition")
 
 
 def no_loop(stream: Stream, written: set[str]) -> None:

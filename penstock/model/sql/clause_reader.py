@@ -11,7 +11,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DeclarationError
 from penstock.model.mask import Mask, Method
-from penstock.model.sql.lexer import TokenReader, line_and_column
+from penstock.model.sql.error_translation import in_sql
+from penstock.model.sql.lexer import TokenReader
 
 # First words of a SELECT.
 SELECT_BEGINS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
@@ -64,6 +65,9 @@ class ClauseReader(TokenReader):
         self.word("(")
         while depth:
             token = self.next("the `)` of what was opened")
+            if token.token_type == TokenType.PARAMETER and token.text == "$":
+                hint = "write the text in single quotation marks, or a name in the words of a clause"
+                raise self.error("a dollar sign begins no text here", token.text, hint, token)
             depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
             if depth == 1 and token.token_type == TokenType.COMMA:
                 commas.append(token.start)
@@ -98,7 +102,7 @@ class ClauseReader(TokenReader):
             else:
                 self.word("WITH")
                 key = self.name("the name of a key")
-            place = f"{self.path}:{line_and_column(self.text, first.start)}"
+            place = self.place(first)
             try:
                 mask = Mask(column, cast("Method", method), key)
             except DeclarationError as e:
@@ -130,8 +134,9 @@ class ClauseReader(TokenReader):
         try:
             yield
         except DeclarationError as e:
-            at = f"{self.path}:{line_and_column(self.text, self.clause_tokens[clause].start)}"
-            raise DeclarationError(f"{at}: {e.what}", got=e.got, hint=e.hint) from e
+            at = self.place(self.clause_tokens[clause])
+            got = None if e.got is None else in_sql(str(e.got))
+            raise DeclarationError(f"{at}: {in_sql(e.what)}", got=got, hint=in_sql(e.hint)) from e
 
 
 def _blanks(text: str) -> int:

@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from penstock.errors import DeclarationError
-from penstock.model.fold import Fold
+from penstock.model.declaration import moved_location
+from penstock.model.fold import QUERY_NAMES, Fold, unknown_variable, variables_hint
 from penstock.model.schema import schema
 from penstock.model.sql.clause_reader import ClauseReader
-from penstock.model.sql.lexer import line_and_column
+from penstock.model.sql.lexer import QUOTED, line_and_column
 from penstock.model.sql_stream import SqlFold
 
 
@@ -64,6 +65,8 @@ class FoldClauseReader(ClauseReader):
     def _fold(self) -> FoldClause:
         first = self.peek()
         name = self.name("the fold's name")
+        if name.upper() in FOLD_PARTS and first.token_type not in QUOTED and not self._fold_part():
+            raise self.error("a fold has no name", first.text, f"write FOLD totals {name.upper()} ...", first)
         clause = f"FOLD {name}"
         if clause.lower() in {one.lower() for one in self.clause_tokens}:
             raise self.error("a fold is declared twice", name, "rename one", first)
@@ -79,6 +82,9 @@ class FoldClauseReader(ClauseReader):
                 self.word(second)
             given[attribute], at = self._fold_value(attribute, name)
             locations[attribute] = f"{self.path}:{line_and_column(self.text, at)}"
+        if self.at < len(self.tokens) and not self._begins_clause():
+            hint = f"take one of: {', '.join(FOLD_PARTS)}; or go on with a clause of the stream, or AS and its SELECT"
+            raise self.error(f"this is no part of FOLD {name}", self.peek().text, hint, self.peek())
         for part, (attribute, _, example) in FOLD_PARTS.items():
             if example and attribute not in given:
                 written = ", ".join(one for one in FOLD_PARTS if FOLD_PARTS[one].attribute in given) or "nothing"
@@ -98,11 +104,27 @@ class FoldClauseReader(ClauseReader):
                     hint=f"take one of: {', '.join(settings)}" if settings else "write INPUT RETENTION 5 HOURS",
                 )
             parts["input_retention"] = settings[setting]
-        with self.placed(f"FOLD {clause.name}"):
+        for attribute, query in QUERY_NAMES.items():
+            if unknown := unknown_variable(attribute, sql := parts.get(attribute, ""), settings):
+                place = moved_location(locations[attribute], sql, unknown.start())
+                raise DeclarationError(
+                    f"{place}: {query} of fold {clause.name} reads an unknown variable",
+                    got=unknown[0],
+                    hint=variables_hint(attribute, settings, f"SETTING {unknown[1]} 30 MINUTES", unknown[1]),
+                )
+        try:
             fold = Fold(clause.name, **parts, variables=settings)
+        except DeclarationError as e:
+            at = locations.get(e.argument) or self.place(self.clause_tokens[f"FOLD {clause.name}"])
+            raise DeclarationError(f"{at}: {e.what}", got=e.got, hint=e.hint) from e
         object.__setattr__(fold, "location", locations["source"])
         object.__setattr__(fold, "query_locations", locations)
         return SqlFold(fold, source, is_select)
+
+    def _begins_clause(self) -> bool:
+        """Whether a clause of the stream begins here, or its SELECT."""
+        token = self.peek()
+        return token.token_type not in QUOTED and " ".join(token.text.upper().split()) in (*self.CLAUSES, "AS")
 
     def _fold_part(self) -> str:
         """The part that begins here; empty if none does. STATE and EMIT may also begin clauses of the stream."""

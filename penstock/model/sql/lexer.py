@@ -166,6 +166,10 @@ class TokenReader:
             raise self.error("the duration is too long", str(count), "use a smaller number", token)
         return count * unit
 
+    def place(self, token: Token) -> str:
+        """File, line and column of a token."""
+        return f"{self.path}:{line_and_column(self.text, token.start)}"
+
     def error(self, what: str, got: str, hint: str, token: Token | None) -> DeclarationError:
         return self.error_at(what, got, hint, token.start if token else 0)
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast, get_args
 
 from sqlglot.tokenizer_core import Token, TokenType
 
+from penstock.errors import DeclarationError
 from penstock.model.expectation import Expectation, OnViolation
-from penstock.model.fold import VARIABLE_NAMES, is_variable_name
+from penstock.model.fold import VARIABLE_NAMES, VARIABLE_READ, is_variable_name
 from penstock.model.input import RECORD_TIMESTAMP
-from penstock.model.output_mode import EmitChanges, EmitFinal, KeyedState, StreamJoin, check_duration
+from penstock.model.output_mode import (
+    EmitChanges,
+    EmitFinal,
+    KeyedState,
+    OutputMode,
+    Stateless,
+    StreamJoin,
+    check_duration,
+)
 from penstock.model.partition import PartitionBy
 from penstock.model.schema import schema
 from penstock.model.sql.fold_clause import FoldClause, FoldClauseReader
-from penstock.model.sql.lexer import QUOTED, line_and_column
+from penstock.model.sql.lexer import QUOTED
 from penstock.model.sql_stream import STREAMS_APP, SqlFold, StreamRead
 from penstock.model.topic import OF_TOPIC
 from penstock.model.types import quoted
@@ -98,12 +107,68 @@ class StreamClauses(FoldClauseReader):
         if folds:
             values["folds"] = self._declared_folds(folds, settings, values.get("app", STREAMS_APP))
             self._check_folds(values["folds"], [read.topic for read in values["reads"]])
+            self._check_timers(values["folds"])
+            self._check_steps(values["folds"], values.get("steps", 1))
+            self._check_settings(folds, settings)
             values["output_mode"] = KeyedState(**of_folds)
         elif words := [*of_folds, *(["SETTING"] if settings else [])]:
             name = words[0].upper()
             hint = OF_WINDOWS if name == "GRACE" else "write FOLD too"
             raise self.error(f"{name} is of a stream with FOLD", name, hint, self.clause_tokens[name])
+        for clause, of, has in (
+            ("STEPS", "EMIT, JOIN or FOLD", "output_mode" in values),
+            ("PARTITION BY", "EMIT FINAL", isinstance(values.get("output_mode"), EmitFinal)),
+        ):
+            if clause in self.clause_tokens and not has:
+                hint = f"leave it out, or write {of} too"
+                raise self.error(f"{clause} is of a stream with {of}", clause, hint, self.clause_tokens[clause])
+        self._check_reads(values["reads"], values.get("output_mode", Stateless()))
         return values
+
+    def _check_reads(self, reads: Sequence[StreamRead], output_mode: OutputMode) -> None:
+        """One topic is no table, two are joined, and where records are kept as late, some can be."""
+        topics = [read.topic for read in reads if not read.is_table]
+        if not topics:
+            hint = "read a topic without TABLE too: the records of a table make no batch"
+            raise self.error("a stream reads nothing but tables", reads[0].topic, hint, self.clause_tokens["READ"])
+        if isinstance(output_mode, StreamJoin) and len(topics) < 2:
+            hint = "read another topic; to join with READ TABLE leave JOIN out, as it needs no state"
+            raise self.error("JOIN is of a stream that reads two topics", topics[0], hint, self.clause_tokens["JOIN"])
+        if not output_mode.drops_late and (kept := [read.topic for read in reads if read.keeps_late]):
+            hint = "write GRACE 10 MINUTES, after which a record is late" if isinstance(output_mode, KeyedState) else (
+                "leave it out: only a stream with EMIT, JOIN or FOLD has late records")  # fmt: skip
+            raise self.error("no record is ever late", "KEEP LATE", hint, self.clause_tokens[f"KEEP LATE {kept[0]}"])
+
+    def _check_timers(self, folds: Sequence[SqlFold]) -> None:
+        """TICK and TIMER are both there, or neither."""
+        timed = [one.fold for one in folds if one.fold.timer_field]
+        if timed and "TICK" not in self.clause_tokens:
+            place = timed[0].query_locations["timer_field"]
+            raise DeclarationError(
+                f"{place}: a TIMER without TICK does not fire while no records arrive",
+                got=f"TIMER {timed[0].timer_field}",
+                hint="write TICK 1 SECOND behind the folds, or a longer time",
+            )
+        if not timed and "TICK" in self.clause_tokens:
+            hint = "leave it out, or write TIMER field in FOLD"
+            raise self.error("TICK is of a fold with TIMER", "TICK", hint, self.clause_tokens["TICK"])
+
+    def _check_steps(self, folds: Sequence[SqlFold], steps: int) -> None:
+        """STEPS is the number of folds."""
+        if steps != len(folds):
+            at = self.clause_tokens["STEPS" if "STEPS" in self.clause_tokens else f"FOLD {folds[1].fold.name}"]
+            got = f"{len(folds)} folds, " + (f"STEPS {steps}" if "STEPS" in self.clause_tokens else "no STEPS")
+            raise self.error("STEPS is not the number of folds", got, f"write STEPS {len(folds)}", at)
+
+    def _check_settings(self, folds: Sequence[FoldClause], settings: Iterable[str]) -> None:
+        """Each setting is read by a fold, as a variable or as its INPUT RETENTION."""
+        texts = [part for clause in folds for part in clause.parts.values() if isinstance(part, str)]
+        read = {name.lower() for text in texts for name in VARIABLE_READ.findall(text)}
+        retained = {clause.parts.get("input_retention") for clause in folds}
+        for name in settings:
+            if name.lower() not in read and name not in retained:
+                hint = f"leave it out; a fold reads it as getvariable('{name}'), or as INPUT RETENTION {name}"
+                raise self.error("no fold reads this setting", name, hint, self.clause_tokens[f"SETTING {name}"])
 
     def _declared_folds(
         self, clauses: Sequence[FoldClause], defaults: Mapping[str, timedelta], app: str
@@ -217,6 +282,7 @@ class StreamClauses(FoldClauseReader):
                 self.at += 1
                 self.word("LATE")
                 self._once(read, "keeps_late", True, part)
+                self.clause_tokens[f"KEEP LATE {topic}"] = part
             elif self.is_word("WITH") and not self._begins_topic_config():
                 self.at += 1
                 self.word("RECORD")
@@ -272,7 +338,7 @@ class StreamClauses(FoldClauseReader):
             raise self.error("this cannot be done with a row that violates a rule", token.text, f"write {what}", token)
         with self.placed(clause):
             expectation = Expectation(name, predicate, cast("OnViolation", action))
-        object.__setattr__(expectation, "location", f"{self.path}:{line_and_column(self.text, first.start)}")
+        object.__setattr__(expectation, "location", self.place(first))
         return expectation
 
     def _emit(self) -> EmitFinal | EmitChanges:

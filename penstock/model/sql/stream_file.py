@@ -15,8 +15,9 @@ from penstock.model.sql.lexer import line_and_column, read_sql_file, tokenize_sq
 from penstock.model.sql.parser import parse_one
 from penstock.model.sql.sink_file import QUOTED
 from penstock.model.sql.stream_clauses import StreamClauses
-from penstock.model.sql_stream import SqlStream
+from penstock.model.sql_stream import SqlFold, SqlStream
 from penstock.model.topic import Topic
+from penstock.model.types import quoted
 
 NAME_COLUMNS = "name the columns by VALUE (...)"
 
@@ -39,6 +40,7 @@ def parse(text: str, path: Path) -> SqlStream:
     if "value" not in values:
         values["value"] = _other_columns(clauses, sql, values.get("key", ()))
     _check_rules(clauses, sql, values["expectations"])
+    _check_folds_are_read(clauses, sql, values.get("folds", ()))
     with clauses.placed("INTO"):
         target = Topic(**values.pop("topic"))
     locations = {clause: line_and_column(text, token.start) for clause, token in clauses.clause_tokens.items()}
@@ -66,6 +68,18 @@ def _other_columns(clauses: StreamClauses, sql: str, key: Any) -> tuple[str, ...
     if not columns:
         raise clauses.error_at("no column is left for the value", ", ".join(names), NAME_COLUMNS, at)
     return columns
+
+
+def _check_folds_are_read(clauses: StreamClauses, sql: str, folds: Sequence[SqlFold]) -> None:
+    """The SELECT or a later fold names each fold. Spark's plan says how often it is read."""
+    for number, one in enumerate(folds):
+        texts = [sql, *(later.source for later in folds[number + 1 :])]
+        names = {token.text.lower() for text in texts for token in tokenize_sql(text, clauses.path, "spark", QUOTED)}
+        if (name := one.fold.name) not in names:
+            hint = f"write FROM {quoted(name)}, or leave the fold out"
+            raise clauses.error(
+                "nothing reads the rows of this fold", name, hint, clauses.clause_tokens[f"FOLD {name}"]
+            )
 
 
 def _check_rules(clauses: StreamClauses, sql: str, expectations: Sequence[Expectation]) -> None:

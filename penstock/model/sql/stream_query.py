@@ -12,6 +12,7 @@ from penstock.errors import DeclarationError
 from penstock.model.checks.volatile_expressions import volatile_expressions
 from penstock.model.input import Input, Table
 from penstock.model.output import TopicOutput
+from penstock.model.sql.error_translation import told_in_sql
 from penstock.model.sql.spark_select import error_offset, error_text, select_nodes, temporary_views
 from penstock.model.sql_stream import SqlStream, StreamRead
 from penstock.model.stream import Stream
@@ -51,6 +52,11 @@ class SqlTransform:
         return rows
 
 
+def declared_in_sql(stream: Stream) -> SqlStream | None:
+    """The declaration of a stream in SQL; None for one in Python."""
+    return stream.transform.declared if isinstance(stream.transform, SqlTransform) else None
+
+
 def input_names(declared: SqlStream) -> list[str]:
     """The names of its inputs, in order: those of the topics, as Python writes names."""
     names = [re.sub(r"\W", "_", read.topic, flags=re.ASCII) for read in declared.reads]
@@ -69,28 +75,41 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
     """
     known = topics.get(declared.target.name)
     target = _target(declared, known) if known else declared.target
+    _check_restores(declared, target)
     inputs: dict[str, Input | Table] = {}
     for name, read in zip(input_names(declared), declared.reads, strict=True):
-        with declared.located(f"READ {read.topic}"):
+        with told_in_sql(declared, f"READ {read.topic}"):
             if name in inputs:
                 raise DeclarationError("two topics have names that are alike", got=name, hint="read one of them")
             inputs[name] = _input(read, topics.get(read.topic))
-    with declared.located("INTO"):
+    with told_in_sql(declared, "INTO"):
         output = TopicOutput(target, key=declared.key, value=declared.value)
-    with declared.located("MASK"):
+    with told_in_sql(declared, "MASK"):
         output = replace(output, mask=declared.mask)
-    with declared.located("INTO"):
+    with told_in_sql(declared, "INTO"):
         stream = Stream(
             name=declared.name, app=declared.app, inputs=inputs, transform=SqlTransform(declared),
             output=output, output_mode=declared.output_mode, shuffle_partitions=declared.shuffle_partitions,
             every=declared.every.total_seconds(), steps=declared.steps, partition=declared.partition,
         )  # fmt: skip
     for expectation in declared.expectations:
-        with declared.located(f"EXPECT {expectation.name}"):
+        with told_in_sql(declared, f"EXPECT {expectation.name}"):
             stream = replace(stream, expectations=(*stream.expectations, expectation))
     # The location of the statement, not of this file.
     object.__setattr__(stream, "location", declared.at("INTO"))
     return stream
+
+
+def _check_restores(declared: SqlStream, target: Topic) -> None:
+    """A fold that is restored from the topic of the rows is the only one, and the topic is compacted."""
+    for one in declared.folds:
+        if not one.fold.restore_sql or (target.compacts and len(declared.folds) == 1):
+            continue
+        what, got, hint = "RESTORE is of a stream with one fold", f"{len(declared.folds)} folds", "leave it out"
+        if len(declared.folds) == 1:
+            what, hint = "RESTORE needs the newest record of each key", "write COMPACTED, so that the topic keeps it"
+            got = f"topic {target.name}, which is not compacted"
+        raise DeclarationError(f"{one.fold.query_location('restore_sql')}: {what}", got=got, hint=hint)
 
 
 def _target(declared: SqlStream, known: Topic) -> Topic:

@@ -152,7 +152,7 @@ def test_each_knows_where_it_was_declared() -> None:
             "the format is not known; got: 'csv'; hint: take one of: parquet",
         ),
         (
-            lambda: Archive("a", stream(output=POINTS, output_mode=Stateless()), bucket="lake"),
+            lambda: Archive("a", stream(output=POINTS), bucket="lake"),
             "stream minutes does not write one topic; got: influxdb:shop.m",
         ),
         (lambda: Backfill("b", "", ORDERS), "backfill b has no source"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
@@ -20,6 +21,10 @@ from penstock.testing.strict_yaml import YamlDocument
 GOLDEN = YamlDocument(PROJECT / "tests" / "golden" / "streams.yaml").data
 # The transform is a function; where a declaration stands is a part of errors.
 LEFT_OUT = ("transform", "location")
+# Words of Python that say nothing to who writes SQL. A topic may declare its schema in jobs/ alone.
+PYTHON = re.compile(
+    r"Emit[FC]|StreamJoin|Stateless|KeyedState|Timers|timedelta|Fold\(|Input\(|Table\(|\bF\.|\btransform\b|\b\w+="
+)
 
 
 def declared(text: str) -> Stream:
@@ -61,3 +66,5 @@ def test_a_statement_is_refused_with_its_place(case: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError) as e:
         declared(case["sql"])
     assert str(e.value) == case["error"]
+    assert re.match(r"given\.sql:\d+:\d+: ", case["error"])
+    assert not PYTHON.search(case["error"].replace("Topic(..., schema=...)", ""))

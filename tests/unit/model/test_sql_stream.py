@@ -105,7 +105,10 @@ def test_a_setting_is_that_of_its_variable_or_the_default(
         ("", f"{VARIABLE} is no duration; got: ''"),
         ("P999999999999D", f"{VARIABLE} is no duration; got: 'P999999999999D'"),
         ("-PT1M", f"{VARIABLE} is below zero; got: '-PT1M'; hint: write ISO 8601"),
-        ("0.0001", "setting wait is not a valid duration; got: datetime.timedelta"),
+        (
+            "0.0001",
+            "setting wait is not a valid duration; got: 0.1 MILLISECONDS; hint: give a duration",
+        ),
     ],
 )
 def test_a_variable_that_is_no_duration_is_refused(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

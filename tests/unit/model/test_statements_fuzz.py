@@ -48,7 +48,7 @@ FOLD by-shop FROM (SELECT shop, amount, '(' AS x, event_time FROM orders WHERE a
   UPDATE AS (SELECT shop, sum(amount) AS total, [struct_pack(tag := 'AS', n := 1)] AS tags, 9::BIGINT AS due -- :)
     FROM records LEFT JOIN state USING (shop) WHERE x <> 'it''s' GROUP BY shop)
   ROWS (shop STRING, total DOUBLE) EMIT AS (SELECT shop, total FROM folded)
-  RESTORE AS (SELECT * FROM output) TIMER due EXPIRES WHEN (total < getvariable('watermark') - getvariable('hold'))
+  TIMER due EXPIRES WHEN (total < getvariable('watermark') - getvariable('hold'))
 FOLD names FROM (SELECT *, timestamp_millis(due) AS event_time FROM `by-shop`) BY shop STATE (n BIGINT)
   UPDATE AS (SELECT shop, count(*) FILTER (WHERE total > 1) AS n
   FROM records GROUP BY ALL) ROWS (shop STRING, n BIGINT) EMIT AS (SELECT shop, n FROM folded) INPUT RETENTION hold

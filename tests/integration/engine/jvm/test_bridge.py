@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -41,6 +43,10 @@ def rates(spark: SparkSession) -> DataFrame:
     return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
 
 
+def passed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
 def counted(rows: DataFrame) -> DataFrame:
     return rows.withWatermark("timestamp", "0 seconds").groupBy(F.window("timestamp", "1 second")).count()
 
@@ -64,6 +70,14 @@ def test_stateful_steps_are_listed_by_name(spark: SparkSession) -> None:
     assert bridge.stateful_steps(counted(rows)) == ["Aggregate"]
     still = spark.range(3).withColumnRenamed("id", "value")
     assert bridge.stateful_steps(rows.join(still, "value")) == []
+
+
+def test_arrow_functions_are_named_as_often_as_a_plan_calls_them(spark: SparkSession) -> None:
+    once = spark.range(3).mapInArrow(passed_on, "id BIGINT")
+    assert bridge.arrow_functions(once) == ["passed_on"]
+    once.createOrReplaceTempView("once")
+    twice = spark.sql("WITH t AS (FROM once) SELECT * FROM t UNION ALL FROM t")
+    assert bridge.arrow_functions(twice) == ["passed_on", "passed_on"]
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,23 @@ REFUSED_FOLDS = [
     ("SELECT shop, total FROM folded", "FROM records", "15:14: the emit query of fold totals gives other columns"),
     ("total FROM output", "totl FROM output", "16:30: the restore query of fold totals is refused by DuckDB"),
     ("shop, total FROM output", "shop, shop AS total FROM output", "16:17: the restore query of fold totals"),
-    ("total FROM totals", "total FROM folds", "19:25: Spark does not take this"),
+    ("total FROM totals", "total FROM totals, folds", "19:33: Spark does not take this"),
+    ("FROM totals", "FROM totals UNION ALL FROM totals", "6:11: fold totals would be computed as often"),
+    (
+        "SELECT shop, total FROM totals",
+        "WITH t AS (FROM totals) SELECT * FROM t UNION ALL FROM t",
+        "6:11: fold totals would be computed as often as its rows are read; got: they are read 2 times",
+    ),
+    (
+        "SELECT shop, total FROM totals",
+        "SELECT shop, amount AS totals, amount AS total FROM `all-orders`",
+        "6:11: nobody reads the rows of fold totals",
+    ),
+    (
+        "SELECT shop, total FROM totals",
+        "SELECT shop, sum(total) AS total FROM totals GROUP BY shop",
+        "19:1: stream order-minutes has other state beside that of its folds; got: Aggregate, Fold; hint: compute",
+    ),
 ]  # fmt: skip
 
 
@@ -179,7 +195,8 @@ REFUSED_FOLDS = [
 def test_what_is_wrong_with_a_fold_is_told_with_its_place(
     spark: SparkSession, text: str, wrong: str, message: str
 ) -> None:
-    stream = declared(TOTALS.replace(text, wrong, 1))
+    # Of the SELECT, where it is there too.
+    stream = declared(wrong.join(TOTALS.rsplit(text, 1)))
     with pytest.raises(DeclarationError) as told:
         build_frame(session_for(spark, stream), stream, "127.0.0.1:1", {})
     assert f"order-minutes.sql:{message}" in str(told.value)
@@ -195,6 +212,10 @@ REFUSED = [
     ("SELECT shop AS x, sum(amount) AS y FROM `all-orders`", "Spark does not take this; got: .*"),
     ("SELECT shop AS x FROM `all-orders`\nWHERE event_time < now()", "2:20: this has another value each time"),
     ("SELECT rand() AS x FROM `all-orders`", "1:8: this has another value each time.*; got: rand"),
+    (
+        "SELECT shop, count(*) AS x FROM `all-orders` GROUP BY shop, window(event_time, '1 minute')",
+        "1:1: stream order-minutes keeps state, and has no EMIT, JOIN or FOLD; got: Aggregate; hint: use EMIT FINAL",
+    ),
     ("SELECT shop FROM `all-orders`", "VALUE names a column that is not selected; got: x; hint: take one of: shop"),
 ]
 
@@ -206,4 +227,4 @@ def test_what_spark_does_not_take_is_refused_with_its_place(spark: SparkSession,
     # The SELECT begins in the third line.
     wanted = f"order-minutes\\.sql:{int(line) + 2}:{rest}" if line.isdigit() else message
     with pytest.raises(DeclarationError, match=wanted):
-        rows(spark, stream, all_orders=[])
+        build_frame(session_for(spark, stream), stream, "127.0.0.1:1", {})

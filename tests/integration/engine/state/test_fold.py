@@ -45,6 +45,8 @@ GIVEN = Input(
     event_time="timestamp_millis(at)",
     late_records="keep",
 )
+COUNTED = {"paid": replace(GIVEN, late_records="count")}
+GRACE = KeyedState(grace=timedelta(seconds=10))
 SUMS = Fold(
     name="sums",
     key=("who",),
@@ -62,10 +64,15 @@ def summed(paid: DataFrame) -> DataFrame:
     return SUMS(paid.where("who IS NOT NULL"))
 
 
+def unread(paid: DataFrame) -> DataFrame:
+    SUMS(paid)
+    return paid.select("who", F.col("amount").alias("total"))
+
+
 def stream(**changes: Any) -> Stream:
     made = Stream(
         name="sums", app="tests", inputs={"paid": GIVEN}, transform=summed, shuffle_partitions=2,
-        output=TopicOutput(TOTALS, key="who", value="total"), output_mode=KeyedState(grace=timedelta(seconds=10)),
+        output=TopicOutput(TOTALS, key="who", value="total"), output_mode=GRACE,
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -263,7 +270,7 @@ def silent(paid: DataFrame) -> DataFrame:
 
 @pytest.mark.long
 def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    of = stream(transform=silent, output_mode=KeyedState(tick=timedelta(seconds=1)))
+    of = stream(transform=silent, output_mode=KeyedState(tick=timedelta(seconds=1)), inputs=COUNTED)
     clock = [0.0]
     beater = HeartbeatSender(catalog.build([of]).heartbeat_topics(), None, bootstrap, clock=lambda: clock[0])
 
@@ -344,11 +351,14 @@ def test_folds_that_the_stream_cannot_run_are_refused(spark: SparkSession) -> No
             plan_fingerprint.build_frame(session_for(spark, of), of, "127.0.0.1:1", {})
         return str(told.value)
 
-    assert "nothing advances time" in refused(stream(transform=silent, output_mode=KeyedState()))
-    assert "folds" in refused(stream(output_mode=Stateless(), inputs={"paid": replace(GIVEN, late_records="count")}))
+    assert "nothing advances time" in refused(stream(transform=silent, output_mode=KeyedState(), inputs=COUNTED))
+    assert "folds" in refused(stream(output_mode=Stateless(), inputs=COUNTED))
     assert "does not fold" in refused(stream(transform=lambda paid: paid.select("who", F.lit(1).alias("total"))))
     assert "lacks columns" in refused(stream(transform=lambda paid: SUMS(paid.select("who", "amount"))))
     assert "twice" in refused(stream(transform=lambda paid: SUMS(paid).unionByName(SUMS(paid))))
+    assert "they are read 2 times" in refused(stream(transform=lambda paid: (once := SUMS(paid)).unionAll(once)))
+    assert "nobody reads the rows of fold sums" in refused(stream(transform=unread))
+    assert "has a tick, and none" in refused(stream(output_mode=replace(GRACE, tick=timedelta(seconds=1))))
 
 
 def test_a_fold_runs_on_rows_without_a_stream(spark: SparkSession) -> None:
