@@ -74,7 +74,10 @@ COMMANDS = {
         "meter",
     ),
     "streams": _Command(
-        "streams", "Show, start, stop and release streams; reset, rebuild and remove them.",
+        "streams", "Show, start, stop, release and replace streams; reset, rebuild and remove them.",
+    ),
+    "replacements": _Command(
+        "replacements", "Show replacements of running streams; cut, cancel and confirm them.",
     ),
     "capture": _Command("captures", "Capture rows of SQL statements into compacted topics."),
     "sinks": _Command(

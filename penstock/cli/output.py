@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 COLOURS = {
     "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "replacing": "blue", "draining": "blue",
     "unknown": "yellow", "waiting": "yellow", "queued": "yellow", "failing": "red", "blocked": "red", "hung": "red",
-    "down": "red", "stopped": "bright_black",
+    "down": "red", "stopped": "bright_black", "building": "blue", "following": "green", "cutting": "blue",
+    "cut": "green", "confirmed": "green", "cancelled": "bright_black", "failed": "red",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`penstock streams`: show, start, stop, release, reset, rebuild and remove streams."""
+"""`penstock streams`: show, start, stop, release, replace, reset, rebuild and remove streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from penstock.cli import stream_preview, stream_releases
+from penstock.cli import replacements, stream_preview, stream_releases
 from penstock.cli.arguments import AsJson, DryRun, Follow, Note
 from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, table, unknown
 from penstock.cli.stream_names import Name, Names, complete, find, view_of
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from penstock.engine.operations.reset_plan import ResetPlan, ResetTarget
     from penstock.model.stream import Stream
 
-app = typer.Typer(no_args_is_help=True, help="Show, start, stop and release streams; reset, rebuild and remove them.")
+app = typer.Typer(
+    no_args_is_help=True, help="Show, start, stop, release and replace streams; reset, rebuild and remove them."
+)
 
 
 Stopped = Annotated[str, typer.Argument(help="A stream that is stopped.", autocompletion=complete)]
@@ -109,6 +111,7 @@ app.command()(stream_preview.explain)
 app.command()(stream_preview.preview)
 app.command()(stream_releases.release)
 app.command()(stream_releases.releases)
+app.command()(replacements.replace)
 
 
 @app.command()
