@@ -5,4 +5,6 @@ One file: Airflow parses each file every minute, and each that reads the declara
 
 from penstock.airflow.dags import declare_dags
 
-globals().update(declare_dags("streams", "captures", "backfills", "partitions", "operate", "release", "rebuild"))
+globals().update(
+    declare_dags("streams", "captures", "backfills", "partitions", "operate", "release", "replace", "rebuild")
+)

@@ -24,7 +24,7 @@ TEAM = "releases"
 # Roles and teams: only members of the team may trigger the DAGs of its bundle.
 ROLES = {"olga": f"user:{TEAM}", "otto": "user", "vera": "viewer"}
 # Kinds of DAGs by bundle.
-BUNDLES = {"operations": ["operate"], TEAM: ["release", "rebuild"]}
+BUNDLES = {"operations": ["operate"], TEAM: ["release", "replace", "rebuild"]}
 PATIENCE = 120.0
 # Commands of Airflow in one process, as each imports it for seconds.
 COMMANDS = """

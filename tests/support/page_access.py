@@ -50,6 +50,8 @@ DAGS: dict[str, Permission] = {
     "release_streams": "release",
     # It writes state with the code on the disk.
     "rebuild_streams": "release",
+    # Its cut is a release.
+    "replace_stream": "release",
 }
 # The target is the first one that is declared.
 FORMS = {"operate_streams": {"action": "stop"}, "release_streams": {"to": "1"}}

@@ -17,7 +17,9 @@ from penstock.settings import settings
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-Kind = Literal["streams", "captures", "backfills", "partitions", "operate", "release", "rebuild", "heartbeat", "reaper"]
+Kind = Literal[
+    "streams", "captures", "backfills", "partitions", "operate", "release", "replace", "rebuild", "heartbeat", "reaper"
+]
 BUILDERS = {
     "streams": streams.dags,
     "captures": captures.dags,
@@ -25,6 +27,7 @@ BUILDERS = {
     "partitions": partitions.dags,
     "operate": operations.operate,
     "release": operations.release,
+    "replace": operations.replace,
     "rebuild": operations.rebuild,
     "heartbeat": operations.heartbeat,
     "reaper": operations.reaper,

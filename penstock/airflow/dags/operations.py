@@ -1,4 +1,4 @@
-"""The DAGs that a project has once: forms to operate, release and rebuild streams, heartbeats, and the reaper."""
+"""The DAGs that a project has once: forms to operate, release, replace and rebuild streams, heartbeats, the reaper."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from airflow.sdk import DAG, Param
 
 from penstock.airflow.commands import RebuildStream
-from penstock.airflow.dag_ids import OPERATE_DAG, RELEASE_DAG
+from penstock.airflow.dag_ids import OPERATE_DAG, RELEASE_DAG, REPLACE_DAG
 from penstock.airflow.dags.base import note_param, penstock_dag
 from penstock.airflow.operators import EndOrphanedDrivers, OperateStreams, ReleaseStreams, SendHeartbeats
+from penstock.airflow.replacements import ReplaceStream
 from penstock.catalog import apps, partial_catalog
 from penstock.model.output_mode import KeyedState
+from penstock.supervision.replacement_options import CutMode, WriteAtCut
 
 
 def operate() -> Iterator[DAG]:
@@ -68,6 +70,67 @@ def _target(description: str) -> Param:
         f"stream {name}" for name in sorted(catalog.supervised)
     ]
     return Param(targets[0] if targets else "", type="string", enum=targets or [""], description=description)
+
+
+def replace() -> Iterator[DAG]:
+    """A form to replace a running stream by a new version with state of its own."""
+    catalog, _ = partial_catalog()
+    streams = sorted(catalog.streams.keys() - catalog.sinks.keys() - catalog.archives.keys())
+    with penstock_dag(
+        REPLACE_DAG,
+        description="replace a running stream by a new version",
+        schedule=None,
+        tags=["penstock", "operate"],
+        params={
+            "stream": Param(
+                streams[0] if streams else "",
+                type="string",
+                enum=streams or [""],
+                description="Its new version is the code on the disk; at the cut that of the whole app is released.",
+            ),
+            "begin": Param(
+                None,
+                type=["null", "string"],
+                format="date-time",
+                description="Time of the first record that the new version reads; empty: what its state needs.",
+            ),
+            "rate": Param(
+                None,
+                type=["null", "integer"],
+                minimum=1,
+                description="Records per second that it reads at most; empty: what leaves the running version in time.",
+            ),
+            "write": Param(
+                WriteAtCut.differing.value,
+                type="string",
+                enum=[one.value for one in WriteAtCut],
+                description="Which rows that the running version wrote otherwise are written at the cut.",
+            ),
+            "expect": Param(
+                "",
+                type=["null", "string"],
+                maxLength=500,
+                description="What the comparison must show: `equal`, or `equal-except:COLUMN,COLUMN`; empty: nothing.",
+            ),
+            "cut": Param(
+                CutMode.auto.value,
+                type="string",
+                enum=[one.value for one in CutMode],
+                description="As soon as it has caught up, or by `penstock replacements cut`.",
+            ),
+            "in_place": Param(
+                False,
+                type="boolean",
+                description="Stop the running version first, on a machine without room for both.",
+            ),
+            "note": note_param(),
+        },
+        doc_md="Trigger it to change a stream whose state the new code cannot read, while the stream runs. It waits "
+        "until the new version writes, and fails if the replacement is refused, is cancelled or fails. "
+        "`penstock replacements show NAME` shows its progress. The user is recorded with the note.",
+    ) as dag:
+        ReplaceStream(task_id="replace")
+    yield dag
 
 
 def rebuild() -> Iterator[DAG]:

@@ -53,6 +53,10 @@ def test_the_other_dags(parsed: dict[str, Any]) -> None:
     assert dags["operate_streams"]["params"]["action"]["enum"] == ["start", "stop"]
     assert dags["release_streams"]["params"].keys() == {"target", "to", "note"}
     cat = catalog.load(PROJECT)
+    form = dags["replace_stream"]["params"]
+    assert form.keys() == {"stream", "begin", "rate", "write", "expect", "cut", "in_place", "note"}
+    assert (form["write"]["enum"], form["cut"]["enum"]) == (["differing", "all", "none"], ["auto", "manual"])
+    assert set(form["stream"]["enum"]) == cat.streams.keys() - cat.sinks.keys() - cat.archives.keys()
     for form in (dags["operate_streams"]["params"], dags["release_streams"]["params"]):
         assert set(form["target"]["enum"]) == {f"app {a}" for a in cat.apps} | {f"stream {s}" for s in cat.supervised}
 

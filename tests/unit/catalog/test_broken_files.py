@@ -89,7 +89,7 @@ def test_the_dags_of_others_stay_and_airflow_shows_the_mistake(project: Path) ->
     broken(project, "jobs/bank/rates.py")
     broken(project, "sql/captures/towns.sql")
     apps = {"streams_shop", "streams_bank", "streams_captures"}
-    of_all = {"operate_streams", "release_streams", "rebuild_streams", "partitions"}
+    of_all = {"operate_streams", "release_streams", "replace_stream", "rebuild_streams", "partitions"}
     assert dags("streams.py") == apps | {"capture_people"} | of_all
     assert dags("heartbeat.py") == {"heartbeat", "reaper"}
     with pytest.raises(DeclarationError, match=r"(?s)rates\.py cannot be imported.*towns\.sql"):
