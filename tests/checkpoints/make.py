@@ -93,7 +93,7 @@ KINDS = {
     "left-outer-join": Kind("tests/examples", "examples.yaml", "paid orders", 5),
     "deduplication": Kind("tests/examples", "examples.yaml", "clicks once", 3),
     "sessions-in-hours": Kind("tests/examples", "examples.yaml", "visits", 4),
-    "timers": Kind("tests/examples", "examples.yaml", "silences", 4),
+    "timers": Kind("tests/examples", "examples.yaml", "silences", 3),
     "python-fold": Kind("tests/checkpoints", "kinds.yaml", "fold in Python"),
     "sql-fold": Kind(".", "presence.yaml", "a walk in counts"),
 }

@@ -39,6 +39,19 @@ def test_a_stream_goes_on_with_its_checkpoint(
     assert saved.run_on(spark, fresh_broker.bootstrap, tmp_path) == saved.history.after
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["stateless", "final-windows", "left-outer-join", "timers", "python-fold"])
+def test_a_batch_that_was_written_and_not_committed_runs_again_for_its_state(
+    spark: SparkSession, fresh_broker: Broker, tmp_path: Path, kind: str
+) -> None:
+    """The driver was killed behind the transaction of its last batch, and the next one is of another version."""
+    saved = NEWEST[kind]
+    saved.restore(fresh_broker.bootstrap, tmp_path)
+    saved.send_rest(fresh_broker.bootstrap)
+    (tmp_path / saved.history.stream / "commits" / str(saved.history.marker.batch)).unlink()
+    assert saved.run_on(spark, fresh_broker.bootstrap, tmp_path) == saved.history.after
+
+
 def flip_byte(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
