@@ -47,8 +47,8 @@ def release_what_changed(
 ) -> ReleasedApps:
     """Release the apps of which the disk has new streams or captures, or files that differ from their release.
 
-    Not those that have never run: their first launch takes the code on the disk. The schemas that these and unchanged
-    apps write by are registered.
+    Not those that have never run, as their first launch takes the code on the disk, and not for changed files those of
+    which a stream is being replaced. The schemas that these and unchanged apps write by are registered.
 
     Args:
         new: Streams and captures that were not known until now.
@@ -62,7 +62,7 @@ def release_what_changed(
         changed = {}
     for app in control.apps():
         fresh = sorted(new & control.desired(app.name).keys())
-        paths = () if app.name in broken_apps else changed.get(app.name, ())
+        paths = () if app.name in broken_apps or control.open_replacement(app.name) else changed.get(app.name, ())
         driver = control.driver(app.incarnation) if app.incarnation else None
         if not (fresh or paths) or not (app.digest or (driver and backends.alive(driver))):
             # The registry may be new, or empty.

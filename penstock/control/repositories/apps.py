@@ -75,8 +75,9 @@ class AppRepository(ControlDatabase):
                 elif known[name].app != one.app and forget:
                     c.execute(update(s.stream).where(stream.name == name).values(app=one.app, absent_since=None))
             if forget:
-                replaced = select(s.replacement.c.name).where(s.replacement.c.state.in_(OPEN_REPLACEMENT))
-                kept = {replacement_app(stream) for stream in c.execute(replaced).scalars()}
+                t = s.replacement.c
+                replaced = select(t.name).where(t.state.in_(OPEN_REPLACEMENT), t.app.in_(list(declared.apps)))
+                kept = {replacement_app(name) for name in c.execute(replaced).scalars()}
                 streams, apps = declared.supervised.keys() | kept, declared.apps.keys() | kept
                 _forget(c, known.keys() - streams, absent_apps.keys() - apps)
 

@@ -127,8 +127,10 @@ class ReleaseRepository(ControlDatabase):
 
 def locked_release(c: Connection, app: str) -> tuple[int, str | None]:
     """The number and the code of an app's last release; the app's row is locked until the transaction ends."""
-    query = select(s.app.c.release_seq, s.app.c.digest).where(s.app.c.name == app).with_for_update()
-    last = c.execute(query).one()
+    mine = s.app.c.name == app
+    # SQLite has no FOR UPDATE, but an update that changes nothing keeps others out too.
+    c.execute(update(s.app).where(mine).values(restarts=s.app.c.restarts))
+    last = c.execute(select(s.app.c.release_seq, s.app.c.digest).where(mine)).one()
     return int(last.release_seq), last.digest
 
 

@@ -73,13 +73,12 @@ class ReplacementRepository(ControlDatabase):
             "why": "", "options": dict(options), "figures": {}, "actor": actor.name,
         }  # fmt: skip
         with self.begin() as c:
-            # A write comes first: in SQLite a transaction that has only read does not exclude another.
-            insert_if_new(c, s.app, name=own_app, release_seq=0, restarts=0)
-            # An app that is released, or gets another replacement at the same time, waits here.
+            # Who releases the app, or asks for another replacement of it at the same time, waits here.
             _, running = locked_release(c, app)
             if made := _row(c, s.replacement.c.id == identity):
                 return made
             _check_can_start(c, name, app, previous, running)
+            insert_if_new(c, s.app, name=own_app, release_seq=0, restarts=0)
             # A driver of an earlier replacement drains, as after a release.
             mine = s.app.c.name == own_app
             again = {"digest": digest, "restarts": 0, "refused_at": None, "refused": None, "absent_since": None}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
-from sqlalchemy import make_url, text, update
+from sqlalchemy import update
 
 from penstock.control import Actor, Control, tables
 from penstock.control.repositories.apps import FORGET_MS, DeclaredApps
@@ -19,15 +19,8 @@ def declared(*apps: str) -> DeclaredApps:
     return cast("DeclaredApps", SimpleNamespace(apps=dict.fromkeys(apps), supervised=supervised))
 
 
-@pytest.mark.parametrize("server", ["mariadb", "postgres"])
-def test_what_is_away_is_kept_for_ten_minutes(server: str, request: pytest.FixtureRequest) -> None:
-    running: Any = request.getfixturevalue(server)
-    of_server = Control(running.url.replace("postgresql://", "postgresql+psycopg://"))
-    with of_server.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("CREATE DATABASE penstock_forgetting"))
-    own = make_url(of_server.engine.url).set(database="penstock_forgetting")
-    control = Control(own.render_as_string(hide_password=False))
-    control.migrate()
+def test_what_is_away_is_kept_for_ten_minutes(own_control: Control) -> None:
+    control = own_control
     control.sync(declared("a", "b"))
     control.set_desired(["a-stream"], "off", Actor("me", "cli"))
     control.release("a", Actor("me", "cli"))
@@ -44,7 +37,3 @@ def test_what_is_away_is_kept_for_ten_minutes(server: str, request: pytest.Fixtu
         control.sync(declared("b"))
         assert len(control.releases("a")) == (0 if passed else 1)
     assert control.undeclared("a") == []
-    with of_server.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        control.engine.dispose()
-        connection.execute(text("DROP DATABASE penstock_forgetting"))
-    of_server.engine.dispose()

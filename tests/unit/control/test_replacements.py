@@ -79,6 +79,12 @@ def test_a_replacement_has_an_app_with_its_code_and_is_in_no_list(control: Contr
     assert verbs(control) == ["release", "replace", "cancelled"]
 
 
+def test_it_ends_with_its_app(control: Control) -> None:
+    ask(control)
+    control.sync(cast("DeclaredApps", SimpleNamespace(apps={}, supervised={})))
+    assert control.desired("replacement:s") == {}, "its driver leaves"
+
+
 def test_an_app_has_one_open_replacement_and_no_release_meanwhile(control: Control) -> None:
     first = ask(control)
     for name in ("s", "t"):

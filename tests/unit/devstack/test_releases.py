@@ -69,6 +69,18 @@ def test_apps_are_released_whose_files_have_changed(project: Project) -> None:
     assert released() == {"changed files": ["bank", "shop"]}, "and not the app that never ran"
 
 
+def test_an_app_of_which_a_stream_is_replaced_is_not_released_meanwhile(project: Project) -> None:
+    """The files on the disk are then those of the new version."""
+    digest = released_code.take(project.control)
+    project.edit("common/__init__.py", "RATE = 1")
+    me = Actor("me", "cli")
+    row = project.control.request_replacement("totals", "bank", digest, digest, me, {})
+    result = release_what_changed(project.control, NONE, set(), ())
+    assert (result.apps, result.problems) == ({"changed files": ["shop"]}, [])
+    project.control.move_replacement(row.id, "cancelled", actor=me)
+    assert release_what_changed(project.control, NONE, set(), ()).apps == {"changed files": ["bank"]}
+
+
 def test_an_app_that_is_refused_keeps_no_other_from_its_release(project: Project) -> None:
     project.edit("common/__init__.py", "RATE = 1")
     project.refused = "bank"
