@@ -51,7 +51,7 @@ PROBES = Topic("probes", partitions=4, retention=timedelta(days=2))
 
 # since: when the dwell began; timestamp: when it was reached. Epoch ms.
 WALK_IN = "device STRING NOT NULL, business STRING NOT NULL, since BIGINT NOT NULL, timestamp BIGINT NOT NULL"
-WALK_INS = Topic("walk-ins", partitions=4, retention=timedelta(days=30))
+WALK_INS = Topic("walk-ins", partitions=4, retention=timedelta(days=30), schema=WALK_IN)
 
 # type: login, change or removal; business: of a login, where the portal is. timestamp: epoch ms.
 CRM_EVENT = "device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, timestamp BIGINT NOT NULL"
@@ -59,11 +59,11 @@ CRM_EVENTS = Topic("crm-events", partitions=4, retention=timedelta(days=7))
 CRM_BACKFILL = Topic("crm-events-backfill", partitions=4, retention=timedelta(days=7))
 
 ENRICHED = f"{WALK_IN}, contact STRING NOT NULL"
-ENRICHED_WALK_INS = Topic("enriched-walk-ins", partitions=4, retention=timedelta(days=30))
+ENRICHED_WALK_INS = Topic("enriched-walk-ins", partitions=4, retention=timedelta(days=30), schema=ENRICHED)
 
 # count: walk-ins of a contact at a business up to and at `as_of`, epoch ms.
 BASE_COUNT = "business STRING NOT NULL, contact STRING NOT NULL, count BIGINT NOT NULL, as_of BIGINT NOT NULL"
-BASE_COUNTS = Topic("base-counts", partitions=4, retention=timedelta(days=7))
+BASE_COUNTS = Topic("base-counts", partitions=4, retention=timedelta(days=7), schema=BASE_COUNT)
 WALK_IN_COUNTS = Topic("walk-in-counts", partitions=4, compacted=True)
 
 AT = "timestamp_millis(timestamp)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jobs.presence import (
     BASE_COUNTS,
     CRM_BACKFILL,
+    CRM_EVENT,
     ENRICHED,
     ENRICHED_WALK_INS,
     WALK_IN_COUNTS,
@@ -53,8 +54,7 @@ CONTACTS = Backfill(
     rows=RowsQuery(
         "timestamp_millis(timestamp)",
         "SELECT device, contact, business, type, timestamp FROM records",
-        schema="device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, "
-        "timestamp BIGINT NOT NULL",
+        schema=CRM_EVENT,
     ),
     max_rate=5_000,
 )

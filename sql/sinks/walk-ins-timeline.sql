@@ -1,12 +1,7 @@
 -- Every walk-in, by month. It gets its contact once that is known. A record that is read again is the same document.
 UPSERT INTO elasticsearch.walk-ins-timeline
-READ walk-ins AS JSON (
-  device STRING NOT NULL, business STRING NOT NULL, since BIGINT NOT NULL, timestamp BIGINT NOT NULL
-)
-READ enriched-walk-ins AS JSON (
-  device STRING NOT NULL, business STRING NOT NULL, since BIGINT NOT NULL, timestamp BIGINT NOT NULL,
-  contact STRING NOT NULL
-)
+READ walk-ins
+READ enriched-walk-ins
 KEY (device, business, at)
 VERSION (has_contact)
 SUFFIX MONTH (at)

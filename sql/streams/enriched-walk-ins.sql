@@ -1,8 +1,6 @@
 -- Walk-ins get the contact that their device had at the time, or the first that it gets within `wait`.
 STREAM INTO enriched-walk-ins
-READ walk-ins AS JSON (
-    device STRING NOT NULL, business STRING NOT NULL, since BIGINT NOT NULL, timestamp BIGINT NOT NULL
-)
+READ walk-ins
     EVENT TIME timestamp_millis(timestamp)
 READ device-contacts AS JSON (
     device STRING NOT NULL, contact STRING, businesses ARRAY<STRING>, timestamp BIGINT NOT NULL

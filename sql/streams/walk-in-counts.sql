@@ -1,11 +1,8 @@
 -- Enriched walk-ins are counted for each business and contact, on top of a base count.
 STREAM INTO walk-in-counts
-READ enriched-walk-ins AS JSON (
-    device STRING NOT NULL, business STRING NOT NULL, since BIGINT NOT NULL, timestamp BIGINT NOT NULL,
-    contact STRING NOT NULL
-)
+READ enriched-walk-ins
     EVENT TIME timestamp_millis(timestamp)
-READ base-counts AS JSON (business STRING NOT NULL, contact STRING NOT NULL, count BIGINT NOT NULL, as_of BIGINT NOT NULL)
+READ base-counts
     -- A base count below zero, or so large that its sum with later walk-ins overflows, is a dead letter.
     EVENT TIME CASE WHEN count BETWEEN 0 AND 9007199254740992 THEN timestamp_millis(as_of) END
 KEY (business, contact)
