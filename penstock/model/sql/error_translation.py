@@ -48,6 +48,7 @@ WORDS: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"Topic\(\.\.\., compacted=True\)": "topic: COMPACTED",
     r"\b(key|value)=\('(\w+)',\)": lambda m: f"{m[1].upper()} ({m[2]})",
     r"\bgive the output a key\b": "write KEY",
+    r'\bevent_time="(.+?)"': r"EVENT TIME \1",
     r"\ba timedelta\b": "a duration",
     r"\bits transform\b|\bthe transform\b": "the SELECT",
     r"\bwithout tick\b": "without TICK",

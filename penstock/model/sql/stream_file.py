@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 
 from penstock.model.declaration import list_files
-from penstock.model.expectation import Expectation
 from penstock.model.sql.lexer import line_and_column, read_sql_file, tokenize_sql
 from penstock.model.sql.parser import parse_one
 from penstock.model.sql.sink_file import QUOTED
@@ -37,9 +36,9 @@ def parse(text: str, path: Path) -> SqlStream:
     clauses = StreamClauses(text, path, tokenize_sql(text, path, "spark", QUOTED))
     values = clauses.read()
     sql = clauses.select()
+    _check_columns(clauses, sql, values)
     if "value" not in values:
         values["value"] = _other_columns(clauses, sql, values.get("key", ()))
-    _check_rules(clauses, sql, values["expectations"])
     _check_folds_are_read(clauses, sql, values.get("folds", ()))
     with clauses.placed("INTO"):
         target = Topic(**values.pop("topic"))
@@ -54,9 +53,12 @@ def _other_columns(clauses: StreamClauses, sql: str, key: Any) -> tuple[str, ...
     try:
         query = parse_one(sql, "spark")
     except SqlglotError as e:
-        raise clauses.error_at(
-            "the columns of the SELECT are not known", str(e).split("\n")[0], NAME_COLUMNS, at
-        ) from e
+        first = e.errors[0] if isinstance(e, ParseError) and e.errors else {}
+        before, word = first.get("start_context") or "", first.get("highlight") or ""
+        if sql[: len(before)] == before:
+            at += len(before)
+        got = word or str(e).split("\n")[0]
+        raise clauses.error_at("the SELECT is not understood", got, f"correct it, or {NAME_COLUMNS}", at) from e
     if not isinstance(query, exp.Query):
         raise clauses.error_at("AS must be followed by a SELECT", sql.split()[0], "write SELECT ... FROM", at)
     names = query.named_selects
@@ -82,19 +84,21 @@ def _check_folds_are_read(clauses: StreamClauses, sql: str, folds: Sequence[SqlF
             )
 
 
-def _check_rules(clauses: StreamClauses, sql: str, expectations: Sequence[Expectation]) -> None:
-    """Rules name columns of the SELECT, as far as these are known without Spark."""
+def _check_columns(clauses: StreamClauses, sql: str, values: Mapping[str, Any]) -> None:
+    """KEY, VALUE and rules name columns of the SELECT, as far as these are known without Spark."""
     try:
-        query = parse_one(sql, "spark") if expectations else None
+        query = parse_one(sql, "spark")
     except SqlglotError:
         return
     names = query.named_selects if isinstance(query, exp.Query) else []
+    if not names or not all(names) or "*" in names:
+        return
     known = {name.lower() for name in names}
-    for expectation in expectations if all(names) and "*" not in names else ():
-        if known and (missing := [name for name in expectation.columns if name not in known]):
-            raise clauses.error(
-                "a rule names a column that is not selected",
-                missing[0],
-                f"take one of: {', '.join(names)}",
-                clauses.clause_tokens[f"EXPECT {expectation.name}"],
-            )
+    of_clauses = {clause: values.get(clause.lower(), ()) for clause in ("KEY", "VALUE")}
+    named = {clause: [one] if isinstance(one, str) else one for clause, one in of_clauses.items()}
+    named |= {f"EXPECT {one.name}": one.columns for one in values["expectations"]}
+    for clause, columns in named.items():
+        if missing := [column for column in columns if column.lower() not in known]:
+            what = f"{'a rule' if clause.startswith('EXPECT') else clause} names a column that is not selected"
+            hint = f"take one of: {', '.join(names)}"
+            raise clauses.error(what, missing[0], hint, clauses.clause_tokens[clause])
