@@ -89,6 +89,31 @@ def replace(
             raise PenstockError(f"{name} is not replaced: it is {ended.state}", got=ended.why or None)
 
 
+@app.command()
+def back(
+    name: Replaced,
+    cut: Annotated[
+        CutMode, typer.Option(help="Cut as soon as it has caught up, or by `penstock replacements cut`.")
+    ] = CutMode.auto,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the cut; exit code 1 if it is cancelled or fails.")
+    ] = False,
+    note: Note = "",
+) -> None:
+    """Go back to the version before a replacement that is cut and not confirmed.
+
+    It goes on with the state that was kept of it, reads what came since, and takes the place of the running version as
+    a new version does.
+    """
+    with clear_errors():
+        control = connect()
+        row = _newest(control, name)
+        row = releases.start_going_back(control, row.app, name, actor(), replacement_options(cut=cut), note)
+        echo(f"to go back is requested: `penstock replacements show {name}`")
+        if wait and (ended := _wait(control, row)).state != "cut":
+            raise PenstockError(f"{name} does not go back: it is {ended.state}", got=ended.why or None)
+
+
 @app.command("list")
 def list_replacements(as_json: AsJson = False) -> None:
     """List replacements, newest first."""
@@ -223,6 +248,10 @@ def _request_facts(row: ReplacementRow, now: int) -> Facts:
         *facts,
         ("requested", f"{duration(max(0, now - row.requested_at))} ago by {row.actor}"),
         ("last report", f"{duration(max(0, now - row.reported_at))} ago"),
+        (
+            "way",
+            "back to the version before" if options.get("back") else "in place" if options.get("in_place") else "-",
+        ),
         ("code", f"{row.digest[:12]} in place of {row.previous[:12]}"),
         (
             "reads from",

@@ -132,6 +132,48 @@ def start_replacement(
     return control.request_replacement(stream, app, digest, row.digest, actor, options, request, note)
 
 
+def start_going_back(
+    control: Control, app: str, stream: str, actor: Actor, options: Mapping[str, Any], note: str = ""
+) -> ReplacementRow:
+    """Ask for the version that a stream had before its replacement, with the code and the state that were kept.
+
+    Args:
+        control: The control database.
+        app: The app of the stream.
+        stream: The stream.
+        actor: Who asks for it.
+        options: See `ReplacementRow`.
+        note: Recorded with it.
+
+    Returns:
+        The replacement.
+
+    Raises:
+        ReleaseRefused: The stream has no earlier version that is kept, or the app was released since.
+    """
+    control.check_can_release(app)
+    last, row = control.replacement_of(stream), control.app(app)
+    if last is None or last.state != "cut":
+        raise ReplacementRefused(
+            f"stream {stream} has no version to go back to",
+            got=f"its replacement is {last.state}" if last else "it was never replaced",
+            hint=f"put the earlier code on the disk, and `penstock streams replace {stream}`",
+        )
+    if row is None or row.digest != last.digest:
+        raise ReplacementRefused(
+            f"app {app} was released since stream {stream} was replaced, and to go back would undo that too",
+            got=f"the code {((row and row.digest) or 'of no release')[:12]} instead of {last.digest[:12]}",
+            hint=f"put the code that is wanted on the disk, and `penstock streams replace {stream}`",
+        )
+    control.use_snapshot(last.previous)
+    with _alone_on_host():
+        schemas = check_replacement(control, app, stream, last.previous)
+    register_schemas(app, schemas)
+    return control.request_replacement(
+        stream, app, last.previous, last.digest, actor, {**options, "back": True}, note=note
+    )
+
+
 def check_replacement(control: Control, app: str, stream: str, digest: str) -> list[SubjectSchema]:
     """The schemas that an app writes by, if its code would run and can go on with the state of all streams but one.
 

@@ -90,10 +90,14 @@ class CheckpointRecovery:
             self._repair_commits(top)
             self._compare_plans(top)
         self._clear_first_batch()
+        self.repair_state()
+        return self.repairs
+
+    def repair_state(self) -> None:
+        """Repair what needs no marker: state of batches that were not committed, and of a folder that was moved."""
         state_files = self._folder.list_files("state")
         self._remove_uncommitted_state(state_files)
         self._relocate_state_schemas(state_files)
-        return self.repairs
 
     def _check_query(self, planned: list[int], done: list[int]) -> bool:
         """Whether the marker is of the checkpoint's query. A query that has written nothing needs no marker."""

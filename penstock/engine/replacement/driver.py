@@ -20,7 +20,7 @@ from penstock.control import Control, ProgressRow
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.operations.reset import Reset
 from penstock.engine.replacement.comparison import figures_of
-from penstock.engine.replacement.new_version import new_version_folder
+from penstock.engine.replacement.folders import new_version_folder
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import memory_bytes, open_session, session_for
 from penstock.errors import BrokerError, ControlError, PenstockError, Wait
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 # Seconds between two looks at the running version, once the new version is where it is.
 FOLLOW_EVERY, CUT_EVERY, RETRY_EVERY = 1.0, 0.1, 5.0
-# Seconds that a stop waits for the step of a batch, and between two comparisons.
-STOP_TIMEOUT, COMPARE_EVERY = 60.0, 10.0
+# Seconds that a stop waits for a step, and that the first batch of the new version is waited for after the cut.
+STOP_TIMEOUT, PAUSE_TIMEOUT = 60.0, 50.0
 # Bytes that a driver needs besides its heap: for the JVM itself, Python and its workers.
 BESIDES_HEAP = 512 << 20
 # Ms that the running version may be behind before the new version waits for it.
@@ -109,6 +109,8 @@ class ReplacementRun(ThreadRun):
             return RETRY_EVERY
         replacement = self._replacement or self._open(row)
         self.figures.state = "running"
+        if row.options.get("in_place"):
+            return self._stop_running_version(row)
         if row.state == "queued" and not self._control.move_replacement(row.id, "building"):
             return 0.0
         if replacement.progress.lag and (behind := self._running_behind(row)):
@@ -124,6 +126,18 @@ class ReplacementRun(ThreadRun):
             cut_over(self._control, row)
             return 0.0
         return FOLLOW_EVERY
+
+    def _stop_running_version(self, row: ReplacementRow) -> float:
+        """Begin the cut of a replacement in place before there is anything to compare."""
+        assert self._replacement
+        self._report(row, self._replacement)
+        if row.state == "queued":
+            self._control.move_replacement(row.id, "building")
+        elif row.state == "building":
+            self._control.move_replacement(row.id, "following")
+        else:
+            cut_over(self._control, row)
+        return 0.0
 
     def _open(self, row: ReplacementRow) -> Replacement:
         if self._spark is None:
@@ -144,23 +158,38 @@ class ReplacementRun(ThreadRun):
             replacement = self._open(row)
         while not stopping.is_set() and self._running_version_runs(row):
             # The less is left, the shorter is the pause of the output.
-            if not replacement.advance():
-                continue
-            stopping.wait(CUT_EVERY)
+            if row.options.get("in_place") or replacement.advance():
+                stopping.wait(CUT_EVERY)
+        # Of a replacement in place all is left.
+        while not stopping.is_set() and not (replacement.is_ready or replacement.advance()):
+            self._report(row, replacement)
         if stopping.is_set():
             return 0.0
         began = time.monotonic()
         replacement.cut()
         self._report(row, replacement)
-        log.info("the new version of %s took %.1f s for the cut", self._stream.name, time.monotonic() - began)
         return self._end_cut(row, {"cut_ms": round((time.monotonic() - began) * 1000)})
 
     def _end_cut(self, row: ReplacementRow, figures: dict[str, Any]) -> float:
+        """Let the next driver start the stream, and measure how long there was no output."""
         current = self._control.replacement(row.id)
         assert current
-        self._control.move_replacement(row.id, "cut", figures={**current.figures, **figures})
+        stopped_at = self._committed_at(row)
+        figures = {**current.figures, **figures}
+        self._control.move_replacement(row.id, "cut", figures=figures)
         self._close()
+        deadline = time.monotonic() + PAUSE_TIMEOUT
+        while stopped_at and time.monotonic() < deadline:
+            if (goes_on_at := self._committed_at(row)) > stopped_at:
+                self._control.report_replacement(row.id, figures={**figures, "pause_ms": goes_on_at - stopped_at})
+                break
+            time.sleep(CUT_EVERY)
         return 0.0
+
+    def _committed_at(self, row: ReplacementRow) -> int:
+        """When the last batch of the stream was committed, epoch ms by the control database; 0 if that is unknown."""
+        progress = self._control.progress(row.app).get(self._stream.name)
+        return (progress.batch_at or 0) if progress else 0
 
     def _running_version_runs(self, row: ReplacementRow) -> bool:
         """Whether the lease of the stream is held by a driver from before the release that the cut made."""
@@ -246,6 +275,7 @@ def options_of(options: dict[str, Any]) -> ReplacementOptions:
     return ReplacementOptions(
         since=options.get("from"), rate=options.get("rate") or 0, write=options.get("write") or "differing",
         must_equal=bool(expected.get("equal")), ignored=tuple(expected.get("except", ())),
+        back=bool(options.get("back")),
     )  # fmt: skip
 
 

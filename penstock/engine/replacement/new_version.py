@@ -15,34 +15,35 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse
 
 from pyspark.errors import StreamingQueryException
 
 from penstock.control.repositories.data_loss import InMemoryDataLossLog
-from penstock.engine.checkpoint import plan_fingerprint, s3a
+from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.checkpoint.offset_log import committed_watermark
 from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
+from penstock.engine.checkpoint.recovery import CheckpointRecovery
 from penstock.engine.commit.checked_rows import CheckedRows
 from penstock.engine.error_text import root_message
 from penstock.engine.faults.data_loss import InputCheck
 from penstock.engine.jvm import bridge
+from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.operations.reset import Reset
 from penstock.engine.query.encode import encode_rows, split_by_output
 from penstock.engine.query.spark_limits import clear_refusal
 from penstock.engine.query.tables import StreamTables
 from penstock.engine.query.upstream import open_upstream
 from penstock.engine.query.watermark import Watermark
+from penstock.engine.replacement.folders import check_replaceable, copy_earlier, new_version_folder
 from penstock.engine.replacement.state_needs import BuildStart, build_start, state_retention_ms
 from penstock.engine.replacement.step_rows import StepRows
 from penstock.engine.state import fold as folding
 from penstock.engine.state.fold_store import fold_store
-from penstock.errors import DeclarationError, PenstockError
-from penstock.kafka.admin import admin, end_offsets, partition_counts
-from penstock.model.output import CommitMarker, TopicOutput
+from penstock.errors import PenstockError
+from penstock.kafka.admin import admin, end_offsets, partition_counts, topic_ids
+from penstock.model.output import NO_COMMIT, CommitMarker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FOLDER, STATE_FILE, ROWS = "{name}.replacement", "replacement.json", "rows"
+STATE_FILE, ROWS = "replacement.json", "rows"
 # Records of a step, so that one that is killed loses little. The watermark waits until the backlog is read.
 STEP_RECORDS = 2_000_000
 
@@ -87,9 +88,9 @@ class NewVersion:
 
     def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str, root: str, id: str) -> None:  # noqa: A002
         check_replaceable(stream, root)
-        self.stream, self._spark, self._bootstrap, self._id = stream, spark, bootstrap, id
-        self._checkpoint = Checkpoint(spark, root, FOLDER.format(name=stream.name))
+        self.stream, self._spark, self._bootstrap, self._root, self._id = stream, spark, bootstrap, root, id
         self.folder = new_version_folder(stream.name, root)
+        self._checkpoint = Checkpoint(spark, root, self.folder.name)
         self.rows = StepRows(self.folder / ROWS, stream)
         self._tables = StreamTables(stream, str(self.folder), bootstrap, lambda _offsets, _ends: None)
         self._folds = fold_store(stream.name, spark, self._checkpoint.path)
@@ -105,12 +106,13 @@ class NewVersion:
         # Why a step failed: Spark hands on the text of an error only.
         self._error: Exception | None = None
 
-    def open(self, watermark_ms: int, since: int | None = None) -> None:
+    def open(self, watermark_ms: int, since: int | None = None, *, back: bool = False) -> None:
         """Begin, or go on with what a process of the same replacement has built.
 
         Args:
             watermark_ms: The watermark of the running version, epoch ms.
             since: As for `build_start`.
+            back: Whether it goes on with the checkpoint of the version that the running one has replaced.
 
         Raises:
             PenstockError: It cannot be built.
@@ -118,27 +120,43 @@ class NewVersion:
         state = self._read_state()
         if state is None:
             shutil.rmtree(self.folder, ignore_errors=True)
+            if back:
+                copy_earlier(self.stream, self._spark, self._root, self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        CheckpointRecovery(
+            self.stream.name, HadoopFolder(self._spark, self._checkpoint.path), NO_COMMIT, stateful=True
+        ).repair_state()
         self._inputs.check_topics_exist()
         self._tables.load()
+        if state is None:
+            self._start = self._earlier_start() if back else self._first_start(watermark_ms, since)
+        else:
+            self._start = BuildStart(**state)
         with clear_refusal(self.stream), folding.use_checkpoint(self.stream, self._checkpoint.path) as context:
-            frame = self._frame(None)
-            if state is None:
-                retention = state_retention_ms(self.stream, frame, context.folds.values())
-                windows = bridge.event_time_windows(frame)
-                self._start = build_start(self.stream, self._bootstrap, retention, watermark_ms, since, windows)
-            else:
-                self._start = BuildStart(**state)
-        # A window of which not all records are read must not be upserted.
-        with clear_refusal(self.stream), folding.use_checkpoint(self.stream, self._checkpoint.path) as context:
+            # A window of which not all records are read must not be upserted.
             frame = self._frame(Reset(self._start.starts, self._start.floor, self._start.ids))
             self._encoded = encode_rows(self.stream, frame)
         self._subscriptions = bridge.subscriptions(frame)
         self._fingerprint = plan_fingerprint.fingerprint_lines(self.stream, frame, context)
+        if back:
+            PlanFingerprint(self._spark, self.stream.name, self._checkpoint.path).check(self._fingerprint)
         self._folds.open(context, self.last_batch)
         self._read_watermark(self._checkpoint.committed_batches())
         if state is None:
             self._write_state()
+
+    def _first_start(self, watermark_ms: int, since: int | None) -> BuildStart:
+        with clear_refusal(self.stream), folding.use_checkpoint(self.stream, self._checkpoint.path) as context:
+            frame = self._frame(None)
+            retention = state_retention_ms(self.stream, frame, context.folds.values())
+            windows = bridge.event_time_windows(frame)
+        return build_start(self.stream, self._bootstrap, retention, watermark_ms, since, windows)
+
+    def _earlier_start(self) -> BuildStart:
+        """Where a version that was kept goes on."""
+        offsets, _ = self._checkpoint.pending_offsets()
+        ids = topic_ids(admin(self._bootstrap), offsets, self._bootstrap)
+        return BuildStart(offsets, ids, 0, self._checkpoint.batch(self.last_batch).at_ms, 0)
 
     def _frame(self, reset: Reset | None) -> DataFrame:
         tables = self._tables.frames(self._spark)
@@ -346,27 +364,6 @@ class NewVersion:
             self._upstream.close()
             self._upstream = None
         self._tables.close()
-
-
-def new_version_folder(stream: str, root: str) -> Path:
-    """The folder in which a new version of a stream is built."""
-    return Path(urlparse(root).path, FOLDER.format(name=stream))
-
-
-def check_replaceable(stream: Stream, root: str) -> None:
-    """Raise DeclarationError if a stream cannot be replaced beside its running version."""
-    if others := [output.name for output in stream.outputs.values() if not isinstance(output, TopicOutput)]:
-        raise DeclarationError(
-            f"stream {stream.name} does not write topics alone, so it cannot be replaced beside its running version",
-            got=", ".join(others),
-            hint=f"stop it, release its app, and start it again; or `penstock streams reset {stream.name}`",
-        )
-    if s3a.is_object_store(root):
-        raise DeclarationError(
-            f"the checkpoint of stream {stream.name} is in an object store, where no folder can take another's place",
-            got=root,
-            hint=f"`penstock streams reset {stream.name} --to TIME` begins anew; or give the stream a new name",
-        )
 
 
 def _left(at: TopicOffsets, ends: TopicOffsets) -> int:

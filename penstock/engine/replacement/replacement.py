@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 WrittenRows = Literal["differing", "all", "none"]
-# Of an exact step each is one batch; more than a few mean that the running version is not stopped.
+# Seconds that a step reads for, where the rate is limited.
+STEP_SECONDS = 5
+# Steps of a cut; more than that mean that the running version is not stopped.
 CUT_STEPS = 1_000
 
 
@@ -36,6 +38,7 @@ class ReplacementOptions:
             was written, all, or none.
         must_equal: Whether rows that differ stop the replacement.
         ignored: Columns of the values that may differ.
+        back: Whether it goes on with the state that was kept of the version before the running one.
     """
 
     since: int | None = None
@@ -43,6 +46,7 @@ class ReplacementOptions:
     write: WrittenRows = "differing"
     must_equal: bool = False
     ignored: tuple[str, ...] = ()
+    back: bool = False
 
 
 @dataclass
@@ -112,7 +116,7 @@ class Replacement:
                 got="no commit marker of it",
                 hint=f"release it: `penstock streams release {self._stream.name}`",
             )
-        self.new.open(marker.watermark_ms, self._options.since)
+        self.new.open(marker.watermark_ms, self._options.since, back=self._options.back)
         self._measure(marker_left=self.new.left(self.new.ends_of(marker)))
 
     @property
@@ -134,7 +138,7 @@ class Replacement:
         began, left = time.monotonic(), self.new.left(ends)
         watermark = position.marker.watermark_ms
         if self.new.last_batch < 0 or left:
-            self.new.step(ends, self._allowed(watermark), self._options.rate)
+            self.new.step(ends, self._allowed(watermark), self._options.rate * STEP_SECONDS)
         elif self.new.watermark_ms < (goal := min(self.new.next_watermark_ms, self._allowed(watermark))):
             self.new.step(ends, goal)
         left_now = self.new.left(ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import session_for
+from penstock.errors import PenstockError
 from penstock.model.topic import COMMITS
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -88,7 +90,7 @@ def replacement(
     stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, options: ReplacementOptions | None = None
 ) -> Replacement:
     session = session_for(spark, stream)
-    return Replacement(stream, session, bootstrap, str(folder), "1" * 32, options or ReplacementOptions())
+    return Replacement(stream, session, bootstrap, str(folder), uuid.uuid4().hex, options or ReplacementOptions())
 
 
 def follow(made: Replacement) -> None:
@@ -121,6 +123,24 @@ def test_windows_that_were_open_are_emitted_by_the_new_version_once(
     ]  # fmt: skip
     send(bootstrap, at(9, 10))
     assert [row["minute"] for row in ran(WIDER, spark, bootstrap, tmp_path)] == [8, 9]
+    # Back to the version before, which goes on with the state that it had at the cut.
+    with closing(replacement(FINAL, spark, bootstrap, tmp_path, ReplacementOptions(back=True))) as made:
+        made.open()
+        assert made.progress.lag == 6
+        follow(made)
+        made.cut()
+    send(bootstrap, at(10.5, 11))
+    assert ran(FINAL, spark, bootstrap, tmp_path) == [{"minute": 10, "count": 2}]
+
+
+def test_there_is_no_way_back_to_what_was_not_kept(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    send(bootstrap, at(0, 1, 2))
+    ran(FINAL, spark, bootstrap, tmp_path)
+    with (
+        closing(replacement(FINAL, spark, bootstrap, tmp_path, ReplacementOptions(back=True))) as made,
+        pytest.raises(PenstockError, match="the version of stream counting before the running one is not kept"),
+    ):
+        made.open()
 
 
 def test_values_that_differ_are_written_with_the_first_batch(

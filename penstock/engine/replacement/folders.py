@@ -1,0 +1,73 @@
+"""The folders of a replacement, beside the checkpoint of its stream."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+from penstock.engine.checkpoint import cut_rows, s3a
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.operations.reset import Reset
+from penstock.errors import DeclarationError, PenstockError
+from penstock.model.output import TopicOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.model.stream import Stream
+
+# What a checkpoint has of Penstock's: of a reset, of splits and of who owns it.
+OWN_FILES = ("penstock-*.json*", ".penstock-*", "penstock.json", ".penstock.json*", f"{cut_rows.FOLDER}*")
+
+
+def new_version_folder(stream: str, root: str) -> Path:
+    """The folder in which a new version of a stream is built."""
+    return Path(urlparse(root).path, f"{stream}.replacement")
+
+
+def check_replaceable(stream: Stream, root: str) -> None:
+    """Raise DeclarationError if a stream cannot be replaced beside its running version."""
+    if others := [output.name for output in stream.outputs.values() if not isinstance(output, TopicOutput)]:
+        raise DeclarationError(
+            f"stream {stream.name} does not write topics alone, so it cannot be replaced beside its running version",
+            got=", ".join(others),
+            hint=f"stop it, release its app, and start it again; or `penstock streams reset {stream.name}`",
+        )
+    if s3a.is_object_store(root):
+        raise DeclarationError(
+            f"the checkpoint of stream {stream.name} is in an object store, where no folder can take another's place",
+            got=root,
+            hint=f"`penstock streams reset {stream.name} --to TIME` begins anew; or give the stream a new name",
+        )
+
+
+def copy_earlier(stream: Stream, spark: SparkSession, root: str, target: Path) -> None:
+    """Copy the checkpoint that was kept of the version before the running one, up to its last committed batch.
+
+    Args:
+        stream: The stream.
+        spark: A session.
+        root: The root of all checkpoints.
+        target: The folder of the copy.
+
+    Raises:
+        PenstockError: It is not kept.
+    """
+    folder = target.with_name(f"{stream.name}.before")
+    active = Checkpoint(spark, root, stream.name).active_reset()
+    continues = Reset.read(active).continues if active else None
+    earlier = Checkpoint(spark, root, folder.name)
+    if continues is None or (earlier.query_id, earlier.last_commit) != continues:
+        raise PenstockError(
+            f"the version of stream {stream.name} before the running one is not kept",
+            got=f"{folder} is {'of another version' if folder.is_dir() else 'not there'}",
+            hint="put the earlier code on the disk, and build its state anew: "
+            f"`penstock streams replace {stream.name}`",
+        )
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns(*OWN_FILES))
+    planned = target / "offsets" / str(earlier.last_commit + 1)
+    # It may end where the running version has not been.
+    planned.unlink(missing_ok=True)
+    planned.with_name(f".{planned.name}.crc").unlink(missing_ok=True)
