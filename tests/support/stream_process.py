@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session, session_for
 from penstock.errors import PenstockError
 from penstock.settings import PROJECT, settings
-from penstock.streams import F, Fold, KeyedState, Stream, Topic, TopicOutput
+from penstock.streams import F, Fold, KeyedState, Stream, Timers, Topic, TopicOutput
 from penstock.testing import read, send
 from tests.support.recovered_streams import COUNTS, EACH, GIVEN, OUT, events
 from tests.support.wait import tended, wait_until
@@ -58,7 +59,35 @@ TOTALS = Stream(
     TopicOutput(Topic(OUT.name, partitions=1, compacted=True), key="key", value="n"), KeyedState(),
     shuffle_partitions=2,
 )  # fmt: skip
-STREAMS = {stream.name: stream for stream in (EACH, COUNTS, TOTALS)}
+
+
+def summed_with_timers(events: DataFrame) -> DataFrame:
+    from pyspark.sql import Row
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Sums(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self._total = handle.getValueState("total", "n BIGINT")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+            total = sum(row.n for row in rows) + (self._total.get()[0] if self._total.exists() else 0)
+            self._total.update((total,))
+            yield Row(key=key[0], n=total)
+
+        def close(self) -> None:
+            pass
+
+    keyed = events.withColumn("key", F.lit("all")).groupBy("key")
+    return keyed.transformWithState(Sums(), "key STRING, n BIGINT", "Append", "EventTime")
+
+
+TIMED = replace(
+    EACH,
+    name="timed",
+    transform=summed_with_timers,
+    output_mode=Timers(tick=timedelta(minutes=1), grace=timedelta(minutes=1)),
+)
+STREAMS = {stream.name: stream for stream in (EACH, COUNTS, TOTALS, TIMED)}
 
 
 class Far:

@@ -78,6 +78,8 @@ def spark_conf(path: str) -> dict[str, str]:
         "audit.enabled": "false",
         # The default needs another library, which prefetches columns of large files.
         "input.stream.type": "classic",
+        # Spark copies its snapshots of state there; the faster way needs another library, an HTTP client on Netty.
+        "optimized.copy.from.local.enabled": "false",
         # Uploads are buffered among the JVM's temporary files.
         "buffer.dir": "${java.io.tmpdir}/s3a",
         # A stream that fails is started again: it must fail within seconds, not within minutes.
