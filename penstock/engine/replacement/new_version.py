@@ -175,6 +175,11 @@ class NewVersion:
         return self._checkpoint.pending_offsets()[0] or self._start.starts
 
     @property
+    def records(self) -> int:
+        """How many offsets it has read."""
+        return _left(self._start.starts, self.offsets)
+
+    @property
     def last_batch(self) -> int:
         """The number of its last step; -1 for none."""
         return self._checkpoint.last_commit
@@ -192,8 +197,7 @@ class NewVersion:
 
     def left(self, ends: TopicOffsets) -> int:
         """How many records there are between its offsets and others; a partition that it has not read counts whole."""
-        at = self.offsets
-        return sum(max(0, end - at.get(t, {}).get(p, 0)) for t, parts in ends.items() for p, end in parts.items())
+        return _left(self.offsets, ends)
 
     def ends_of(self, marker: CommitMarker) -> TopicOffsets:
         """The offsets of its inputs at a running version's marker; the present ends of topics that it lacks."""
@@ -367,4 +371,5 @@ class NewVersion:
 
 
 def _left(at: TopicOffsets, ends: TopicOffsets) -> int:
+    """How many offsets there are between some and others."""
     return sum(max(0, end - at.get(t, {}).get(p, 0)) for t, parts in ends.items() for p, end in parts.items())

@@ -225,10 +225,9 @@ class Replacement:
             seconds = max(seconds, records / rate)
         if records > 0 and seconds > 0:
             self.progress.rate = records / seconds
-            self.progress.records += records
 
     def _measure(self, marker_left: int) -> None:
-        self.progress.lag = marker_left
+        self.progress.lag, self.progress.records = marker_left, self.new.records
         self.progress.total = self.progress.records + marker_left
 
     def close(self) -> None:

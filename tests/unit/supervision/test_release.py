@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock.control import Actor
+from penstock.control import Actor, ReplacementRow
 from penstock.errors import ReleaseRefused, ReplacementRefused
 from penstock.settings import settings
-from penstock.supervision import code_snapshot
+from penstock.supervision import code_snapshot, released_code
 from penstock.supervision import release as releases
 from penstock.supervision.release import MAX_WAITING, ReleaseQueue
 from tests.support.supervised_platform import ME, Platform
@@ -188,3 +188,40 @@ def test_what_cannot_be_replaced_is_refused(p: Platform, code: Code) -> None:
 def test_an_app_that_was_never_launched_has_nothing_to_replace(p: Platform) -> None:
     with pytest.raises(ReplacementRefused, match=r"no running version.*got: app a was never launched"):
         releases.start_replacement(p.control, "a", "s", ME, OPTIONS)
+
+
+def test_a_stream_goes_back_to_the_code_that_it_had(p: Platform, code: Code) -> None:
+    def go_back() -> ReplacementRow:
+        return releases.start_going_back(p.control, "a", "s", ME, OPTIONS)
+
+    with pytest.raises(ReplacementRefused, match=r"has no version to go back to; got: it was never replaced"):
+        go_back()
+    earlier = released_code.take(p.control)
+    p.control.release("a", ME, digest=earlier)
+    row = p.control.request_replacement("s", "a", "newer", earlier, ME, OPTIONS)
+    with pytest.raises(ReleaseRefused, match="not released while a stream"):
+        go_back()
+    p.control.move_replacement(row.id, "following")
+    p.control.begin_cut(row.id)
+    p.control.move_replacement(row.id, "cut")
+    back = go_back()
+    assert (back.digest, back.previous, back.options["back"]) == (earlier, row.digest, True)
+    assert code.commands[-1] == ("penstock.engine.checkpoint.plan_fingerprint", "a", "--except", "s")
+    p.control.move_replacement(back.id, "cancelled")
+    again = go_back()
+    p.control.move_replacement(again.id, "cancelled")
+    p.control.move_replacement(row.id, "confirmed")
+    with pytest.raises(ReplacementRefused, match=r"has no version to go back to; got: its replacement is confirmed"):
+        go_back()
+
+
+@pytest.mark.usefixtures("code")
+def test_a_release_since_the_cut_is_not_undone(p: Platform) -> None:
+    row = releases.start_replacement(p.control, "a", "s", ME, OPTIONS)
+    assert row
+    p.control.move_replacement(row.id, "following")
+    p.control.begin_cut(row.id)
+    p.control.move_replacement(row.id, "cut")
+    p.control.release("a", ME, digest="newer")
+    with pytest.raises(ReplacementRefused, match=r"app a was released since .*; got: the code newer instead of"):
+        releases.start_going_back(p.control, "a", "s", ME, OPTIONS)
