@@ -179,7 +179,7 @@ def cancel(name: Replaced, note: Note = "") -> None:
 
 @app.command()
 def confirm(name: Replaced, note: Note = "") -> None:
-    """Say that the new version is right; what was kept of the version before it may go."""
+    """Record that the new version is right; the code of the version before it need not be kept any longer."""
     with clear_errors():
         control = connect()
         row = _newest(control, name)

@@ -29,8 +29,8 @@ ReplacementState = Literal["queued", "building", "following", "cutting", "cut", 
 - building: the new version reads its backlog
 - following: it has caught up with the running version, and is compared with it
 - cutting: the new version takes the running one's place
-- cut: the new version writes; the running version's state is kept
-- confirmed: that state is not kept any more
+- cut: the new version writes; the code of the version before it is kept
+- confirmed: an operator has confirmed it, or another replacement followed
 - cancelled: an operator ended it; the running version goes on
 - failed: it is undone; the running version goes on
 """

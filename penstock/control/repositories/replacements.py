@@ -86,6 +86,9 @@ class ReplacementRepository(ControlDatabase):
             wanted = {"app": own_app, "desired": "on", "absent_since": None, "changed_at": s.now_ms()}
             if not insert_if_new(c, s.stream, name=own_app, **wanted):
                 c.execute(update(s.stream).where(s.stream.c.name == own_app).values(**wanted))
+            earlier = update(s.replacement).where(s.replacement.c.name == name, s.replacement.c.state == "cut")
+            followed = {"state": "confirmed", "why": "another replacement followed", "ended_at": s.now_ms()}
+            c.execute(earlier.values(**followed))
             times = {"requested_at": s.now_ms(), "reported_at": s.now_ms()}
             c.execute(insert(s.replacement).values(**bounded(s.replacement, values), **times))
             record_action(c, actor, "replace", name, note, request)

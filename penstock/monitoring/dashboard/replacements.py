@@ -10,7 +10,7 @@ REPLACEMENT_STATES: dict[ReplacementState, str] = {
     "following": "The new version has caught up, and is compared with the running version.",
     "cutting": "The new version takes the place of the running version.",
     "cut": "The new version writes. The state and the code of the version before it are kept.",
-    "confirmed": "The new version writes; the version before it is not kept any more.",
+    "confirmed": "The new version writes, and an operator has confirmed it, or another replacement followed.",
     "cancelled": "An operator ended it; the running version goes on.",
     "failed": "It is undone; the running version goes on.",
 }
