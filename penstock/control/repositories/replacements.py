@@ -86,9 +86,6 @@ class ReplacementRepository(ControlDatabase):
             wanted = {"app": own_app, "desired": "on", "absent_since": None, "changed_at": s.now_ms()}
             if not insert_if_new(c, s.stream, name=own_app, **wanted):
                 c.execute(update(s.stream).where(s.stream.c.name == own_app).values(**wanted))
-            earlier = update(s.replacement).where(s.replacement.c.name == name, s.replacement.c.state == "cut")
-            followed = {"state": "confirmed", "why": "another replacement followed", "ended_at": s.now_ms()}
-            c.execute(earlier.values(**followed))
             times = {"requested_at": s.now_ms(), "reported_at": s.now_ms()}
             c.execute(insert(s.replacement).values(**bounded(s.replacement, values), **times))
             record_action(c, actor, "replace", name, note, request)
@@ -227,6 +224,12 @@ def _move(
         return None
     row = _row(c, s.replacement.c.id == identity)
     assert row
+    if to == "cut":
+        # Nobody can go back behind it any more.
+        t = s.replacement.c
+        earlier = (t.name == row.name) & (t.state == "cut") & (t.id != identity)
+        followed = {"state": "confirmed", "why": "another replacement followed", "ended_at": s.now_ms()}
+        c.execute(update(s.replacement).where(earlier).values(**followed))
     if not row.is_open:
         driven = (s.stream.c.name == replacement_app(row.name)) & (s.stream.c.desired != "off")
         c.execute(update(s.stream).where(driven).values(desired="off", changed_at=s.now_ms()))

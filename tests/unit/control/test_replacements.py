@@ -180,14 +180,21 @@ def test_the_cut_releases_the_new_code_once_and_its_undoing_the_old(control: Con
     ]  # fmt: skip
 
 
-def test_one_that_is_cut_is_confirmed_by_the_next(control: Control) -> None:
-    row = ask(control)
-    control.move_replacement(row.id, "following")
-    control.begin_cut(row.id)
-    control.move_replacement(row.id, "cut")
-    newest = ask(control, previous="new")
-    assert [(one.id, one.state) for one in control.replacements()] == [(newest.id, "queued"), (row.id, "confirmed")]
-    assert newest == control.replacement_of("s")
+def test_one_that_is_cut_is_confirmed_by_the_next_that_is_cut(control: Control) -> None:
+    def cut(row: ReplacementRow) -> ReplacementRow:
+        control.move_replacement(row.id, "following")
+        control.begin_cut(row.id)
+        control.move_replacement(row.id, "cut")
+        return row
+
+    first = cut(ask(control))
+    cancelled = ask(control, previous="new")
+    control.move_replacement(cancelled.id, "cancelled", actor=ME)
+    states = {first.id: "cut", cancelled.id: "cancelled"}
+    assert {one.id: one.state for one in control.replacements()} == states, "one that is cancelled confirms nothing"
+    second = cut(ask(control, previous="new"))
+    states |= {first.id: "confirmed", second.id: "cut"}
+    assert {one.id: one.state for one in control.replacements()} == states
 
 
 def test_before_the_cut_nothing_was_released_that_is_undone(control: Control) -> None:
