@@ -12,6 +12,7 @@ import shutil
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -89,6 +90,12 @@ class ReplacementRun(ThreadRun):
                 break
             stopping.wait(wait)
         self._close()
+        # A driver leaves as soon as its replacement has ended, perhaps before the next step.
+        with suppress(ControlError):
+            row = self._control.replacement_of(self._stream.name)
+            if row and row.state in ("cancelled", "failed"):
+                folder = new_version_folder(self._stream.name, settings().checkpoint_root)
+                shutil.rmtree(folder, ignore_errors=True)
         if self._spark is not None:
             self._spark.stop()
             self._spark = None
@@ -98,8 +105,6 @@ class ReplacementRun(ThreadRun):
         row = self._control.replacement_of(self._stream.name)
         if row is None or not row.is_open:
             self.figures.state = "stopped"
-            if row and row.state in ("cancelled", "failed"):
-                self._remove()
             return None
         if row.state == "cutting":
             return self._cut(row, stopping)
@@ -217,7 +222,8 @@ class ReplacementRun(ThreadRun):
     def _running_behind(self, row: ReplacementRow) -> int:
         """Ms that the running version is behind, if that is too much; 0 if not."""
         progress = self._control.progress(row.app).get(self._stream.name)
-        behind = (progress.behind_ms or 0) if progress else 0
+        # One that is blocked or stopped does not come closer by waiting.
+        behind = (progress.behind_ms or 0) if progress and progress.state == "running" else 0
         return behind if behind > MAX_BEHIND_MS else 0
 
     def _report(self, row: ReplacementRow, replacement: Replacement) -> None:
@@ -243,6 +249,9 @@ class ReplacementRun(ThreadRun):
         why = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         try:
             row = self._control.replacement_of(self._stream.name)
+            if row and row.state == "cutting" and self._handed_over(row):
+                log.error("the replacement of %s is in place: %s", self._stream.name, why)
+                return RETRY_EVERY
             if row and row.is_open:
                 undo_cut(self._control, row, why)
         except ControlError as e:
@@ -254,10 +263,6 @@ class ReplacementRun(ThreadRun):
         if self._replacement is not None:
             self._replacement.close()
             self._replacement = None
-
-    def _remove(self) -> None:
-        """Remove what was built."""
-        shutil.rmtree(new_version_folder(self._stream.name, settings().checkpoint_root), ignore_errors=True)
 
 
 class ReplacementDriver(Driver):
