@@ -1,7 +1,7 @@
 """Compares the rows of a new version with those that the running version has written.
 
-An output with keys is compared by the newest row of each key. Of one without keys the rows are counted that both have
-written since the new version caught up. What the running version wrote is read once, into Parquet files beside the new
+Rows with a key are compared by the newest of each key. Rows without one are counted that both have written since the
+new version caught up. What the running version wrote is read once, into Parquet files beside the new
 version's, and DuckDB compares the files.
 """
 
@@ -41,10 +41,10 @@ NEW_ROWS = (
     "FROM read_parquet({files}, filename = true, file_row_number = true)"
 )
 KEYED = """
-WITH new_rows AS (SELECT * FROM new_files WHERE step >= {first}
+WITH new_rows AS (SELECT * FROM new_files WHERE key IS NOT NULL AND step >= {first}
     QUALIFY row_number() OVER (PARTITION BY key ORDER BY step DESC, row DESC) = 1),
   running AS (SELECT *, (partition, "offset") >= (partition, since) AS fresh FROM running_files
-    QUALIFY row_number() OVER (PARTITION BY key ORDER BY "offset" DESC) = 1)
+    WHERE key IS NOT NULL QUALIFY row_number() OVER (PARTITION BY key ORDER BY "offset" DESC) = 1)
 SELECT coalesce(n.key, r.key) AS key, n.value AS new, r.value AS running,
   CASE WHEN r.key IS NULL THEN 'only_new' WHEN n.key IS NULL THEN 'only_running'
     WHEN {value_n} IS NOT DISTINCT FROM {value_r} THEN 'equal' ELSE 'different' END AS outcome
@@ -52,10 +52,12 @@ FROM new_rows n FULL JOIN running r ON n.key = r.key
 WHERE n.key IS NOT NULL OR (r.fresh AND NOT EXISTS (FROM new_files e WHERE e.key = r.key))
 """
 UNKEYED = """
-WITH new_rows AS (SELECT {value} AS value, count(*) AS n FROM new_files WHERE step >= {first} GROUP BY ALL),
-  running AS (SELECT {value} AS value, count(*) AS n FROM running_files WHERE "offset" >= since GROUP BY ALL)
-SELECT value, coalesce(n.n, 0) AS new, coalesce(r.n, 0) AS running
-FROM new_rows n FULL JOIN running r USING (value)
+WITH new_rows AS (SELECT {value} AS value, count(*) AS n FROM new_files
+    WHERE key IS NULL AND step >= {first} GROUP BY ALL),
+  running AS (SELECT {value} AS value, count(*) AS n FROM running_files
+    WHERE key IS NULL AND "offset" >= since GROUP BY ALL)
+SELECT coalesce(n.value, r.value) AS value, coalesce(n.n, 0) AS new, coalesce(r.n, 0) AS running
+FROM new_rows n FULL JOIN running r ON n.value IS NOT DISTINCT FROM r.value
 """
 
 
@@ -162,10 +164,8 @@ class OutputComparison:
         for output in self._stream.outputs.values():
             with duckdb.connect() as c:
                 self._open_files(c, output.name)
-                if output.keyed:
-                    self._compare_keyed(c, output.name, result)
-                else:
-                    self._compare_unkeyed(c, output.name, result)
+                self._compare_keyed(c, output.name, result)
+                self._compare_unkeyed(c, output.name, result)
         return result
 
     def rows_to_write(self, *, all_rows: bool = False) -> dict[str, pa.Table]:
@@ -176,8 +176,6 @@ class OutputComparison:
         """
         differing = {}
         for output in self._stream.outputs.values():
-            if not output.keyed:
-                continue
             with duckdb.connect() as c:
                 self._open_files(c, output.name)
                 chosen = "('different', 'only_new'" + (", 'equal')" if all_rows else ")")
@@ -226,16 +224,16 @@ class OutputComparison:
 
     def _compare_unkeyed(self, c: duckdb.DuckDBPyConnection, output: str, result: VersionComparison) -> None:
         query = UNKEYED.format(value=self._comparable("value", ignored=True), first=self._live_step)
-        c.execute(f"CREATE TABLE compared AS {query}")
+        c.execute(f"CREATE TABLE counted AS {query}")
         totals = "sum(greatest(new, running)), sum(least(new, running)), sum(new), sum(running)"
         compared, equal, new, running = (
-            int(n or 0) for n in c.execute(f"SELECT {totals} FROM compared").fetchone() or ()
+            int(n or 0) for n in c.execute(f"SELECT {totals} FROM counted").fetchone() or ()
         )
         result.compared += compared
         result.equal += equal
         result.only_new += new - equal
         result.only_running += running - equal
-        query = f"SELECT value, new > running FROM compared WHERE new <> running ORDER BY 1 LIMIT {EXAMPLES}"
+        query = f"SELECT value, new > running FROM counted WHERE new <> running ORDER BY 1 LIMIT {EXAMPLES}"
         for value, more_new in c.execute(query).fetchall():
             outcome = "only_new" if more_new else "only_running"
             result.examples.append(_example(output, outcome, None, *((value, None) if more_new else (None, value))))
