@@ -3,6 +3,7 @@ before, in files of its checkpoint."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
@@ -19,9 +20,11 @@ FOLDER = "cut-rows"
 
 
 def write(checkpoint: str, stream: Stream, rows: Mapping[str, pa.Table]) -> None:
-    """Write the rows, by output: `key BINARY, value BINARY`."""
+    """Write the rows, by output: `key BINARY, value BINARY`, in place of earlier ones."""
     folder = Path(urlparse(checkpoint).path, FOLDER)
-    folder.mkdir(exist_ok=True)
+    # Those of a process that was killed may be of an earlier moment.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     for number, output in enumerate(stream.outputs.values()):
         if output.name in rows:
             pq.write_table(rows[output.name], folder / f"{number}.parquet")

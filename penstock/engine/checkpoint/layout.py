@@ -177,6 +177,14 @@ class Checkpoint:
             self._waiting.remove()
         self._waiting.replace(RESET_FILE, text)
 
+    def begin_with(self, reset: str) -> None:
+        """Let this checkpoint, which another one's query goes on with, have begun with a reset, given as text."""
+        self._folder.replace(RESET_FILE, reset)
+
+    def withdraw_reset(self) -> None:
+        """Undo `begin_with`."""
+        self._folder.delete(RESET_FILE)
+
     def batch_split(self) -> str | None:
         """How its batches are split while memory does not hold them; None if they are not."""
         return self._folder.read_verified(SPLIT_FILE)
@@ -255,6 +263,11 @@ class Checkpoint:
         if not self.query_id:
             self._folder.replace("metadata", json.dumps({"id": str(uuid.uuid4())}))
         self._folder.replace(f"offsets/{batch_id}", text)
+        self._last = None
+
+    def withdraw_plan(self, batch_id: int) -> None:
+        """Forget a batch that was planned and has never run. The query must not run."""
+        self._folder.delete(f"offsets/{batch_id}")
         self._last = None
 
     def shorten_batch(self, batch: PlannedBatch, ends: TopicOffsets) -> None:

@@ -23,9 +23,9 @@ from penstock.settings import settings
 
 PREFIX = "penstock."
 """Of the consumer groups of streams."""
-# Beside the checkpoint: its tables, the checkpoint before a reset, a pending reset, a rebuild that did not end, and the
-# copy of a dry run.
-SUFFIXES = ("", ".tables", ".before", ".reset", ".rebuilding", ".dry-run")
+# Beside the checkpoint: its tables, the checkpoint before a reset, a pending reset, a rebuild that did not end, the
+# copy of a dry run, and what a replacement builds.
+SUFFIXES = ("", ".tables", ".before", ".reset", ".rebuilding", ".dry-run", ".replacement")
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,15 @@ a driver that dies in between completes it, and the checkpoint before is kept in
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.engine.checkpoint import cut_rows
-from penstock.engine.checkpoint.layout import RESET_FILE, move_durably
-from penstock.engine.jvm.hadoop_fs import HadoopFolder
-from penstock.engine.replacement import new_version
+from penstock.engine.checkpoint.layout import Checkpoint, move_durably
+from penstock.engine.operations.reset import Reset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -24,31 +23,38 @@ if TYPE_CHECKING:
     from penstock.engine.replacement.new_version import NewVersion
     from penstock.model.output import CommitMarker
 
-RUNNING_ROWS = "running"
-"""The folder, beside the new version's rows, of those of the running version."""
 
-
-def hand_over(new: NewVersion, spark: SparkSession, marker: CommitMarker, rows: Mapping[str, pa.Table]) -> Path:
+def hand_over(new: NewVersion, marker: CommitMarker, rows: Mapping[str, pa.Table]) -> Path:
     """Let the next driver of a stream go on with the new version. The running version must be stopped.
+
+    A process that is killed meanwhile has changed nothing, or all: the move of the checkpoint decides.
 
     Args:
         new: The new version, whose last step is at the marker; it is closed.
-        spark: A session.
         marker: The last commit marker of the running version.
         rows: What the first batch writes besides its own rows, by output.
 
     Returns:
         The folder that waits for the start of the stream.
     """
-    reset = new.take_over(marker)
+    target = new.folder.with_name(f"{new.stream.name}.reset")
+    cut_rows.write(str(new.checkpoint_folder), new.stream, rows)
+    new.take_over(marker)
     new.close()
-    folder = new.folder
-    target = folder.with_name(f"{new.stream.name}.reset")
-    cut_rows.write(str(folder), new.stream, rows)
-    new.rows.remove()
-    for name in (RUNNING_ROWS, f"{new.stream.name}.tables"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    HadoopFolder(spark, str(folder)).replace(RESET_FILE, reset.text())
-    (folder / new_version.STATE_FILE).unlink(missing_ok=True)
-    move_durably(folder, target)
+    move_durably(new.checkpoint_folder, target)
+    shutil.rmtree(new.folder, ignore_errors=True)
     return target
+
+
+def is_handed_over(spark: SparkSession, root: str, stream: str, id: str) -> bool:  # noqa: A002
+    """Whether a stream goes on, or will with its next start, with the new version of a replacement.
+
+    Args:
+        spark: A session.
+        root: The root of all checkpoints.
+        stream: The name of the stream.
+        id: The id of the replacement.
+    """
+    checkpoint = Checkpoint(spark, root, stream)
+    resets = (checkpoint.pending_reset(), checkpoint.active_reset())
+    return any(text and Reset.read(text).id == id for text in resets)

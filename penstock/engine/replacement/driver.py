@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from penstock.control import Control, ProgressRow
-from penstock.engine.checkpoint.layout import Checkpoint
-from penstock.engine.operations.reset import Reset
 from penstock.engine.replacement.comparison import figures_of
+from penstock.engine.replacement.cut import is_handed_over
 from penstock.engine.replacement.folders import new_version_folder
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import memory_bytes, open_session, session_for
@@ -90,15 +89,16 @@ class ReplacementRun(ThreadRun):
                 break
             stopping.wait(wait)
         self._close()
-        # A driver leaves as soon as its replacement has ended, perhaps before the next step.
-        with suppress(ControlError):
-            row = self._control.replacement_of(self._stream.name)
-            if row and row.state in ("cancelled", "failed"):
-                folder = new_version_folder(self._stream.name, settings().checkpoint_root)
-                shutil.rmtree(folder, ignore_errors=True)
         if self._spark is not None:
             self._spark.stop()
             self._spark = None
+        # A driver leaves as soon as its replacement has ended, perhaps before the next step. Before its session ends,
+        # Spark's maintenance of state may write where the checkpoint was.
+        with suppress(ControlError):
+            row = self._control.replacement_of(self._stream.name)
+            if row and not row.is_open:
+                folder = new_version_folder(self._stream.name, settings().checkpoint_root)
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _step(self, stopping: threading.Event) -> float | None:
         """Do what is due; seconds to wait before the next step, None if there is none."""
@@ -206,9 +206,7 @@ class ReplacementRun(ThreadRun):
         """Whether a process that was killed had put the new version in its place."""
         if self._spark is None:
             self._spark = open_session(row.app)
-        checkpoint = Checkpoint(self._spark, settings().checkpoint_root, self._stream.name)
-        resets = (checkpoint.pending_reset(), checkpoint.active_reset())
-        return any(text and Reset.read(text).id == row.id for text in resets)
+        return is_handed_over(self._spark, settings().checkpoint_root, self._stream.name, row.id)
 
     def _lacking_memory(self) -> str | None:
         """What this host lacks to run the new version; None if nothing, or it runs already."""

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
     from penstock.model.stream import Stream
 
+CHECKPOINT = "checkpoint"
 # What a checkpoint has of Penstock's: of a reset, of splits and of who owns it.
 OWN_FILES = ("penstock-*.json*", ".penstock-*", "penstock.json", ".penstock.json*", f"{cut_rows.FOLDER}*")
 
 
 def new_version_folder(stream: str, root: str) -> Path:
-    """The folder in which a new version of a stream is built."""
+    """The folder in which a new version of a stream is built: its checkpoint, its rows and what is known of it."""
     return Path(urlparse(root).path, f"{stream}.replacement")
 
 
@@ -55,7 +56,7 @@ def copy_earlier(stream: Stream, spark: SparkSession, root: str, target: Path) -
     Raises:
         PenstockError: It is not kept.
     """
-    folder = target.with_name(f"{stream.name}.before")
+    folder = new_version_folder(stream.name, root).with_name(f"{stream.name}.before")
     active = Checkpoint(spark, root, stream.name).active_reset()
     continues = Reset.read(active).continues if active else None
     earlier = Checkpoint(spark, root, folder.name)

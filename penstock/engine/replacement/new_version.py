@@ -36,7 +36,7 @@ from penstock.engine.query.spark_limits import clear_refusal
 from penstock.engine.query.tables import StreamTables
 from penstock.engine.query.upstream import open_upstream
 from penstock.engine.query.watermark import Watermark
-from penstock.engine.replacement.folders import check_replaceable, copy_earlier, new_version_folder
+from penstock.engine.replacement.folders import CHECKPOINT, check_replaceable, copy_earlier, new_version_folder
 from penstock.engine.replacement.state_needs import BuildStart, build_start, state_retention_ms
 from penstock.engine.replacement.step_rows import StepRows
 from penstock.engine.state import fold as folding
@@ -47,6 +47,7 @@ from penstock.model.output import NO_COMMIT, CommitMarker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -90,7 +91,7 @@ class NewVersion:
         check_replaceable(stream, root)
         self.stream, self._spark, self._bootstrap, self._root, self._id = stream, spark, bootstrap, root, id
         self.folder = new_version_folder(stream.name, root)
-        self._checkpoint = Checkpoint(spark, root, self.folder.name)
+        self._checkpoint = Checkpoint(spark, str(self.folder), CHECKPOINT)
         self.rows = StepRows(self.folder / ROWS, stream)
         self._tables = StreamTables(stream, str(self.folder), bootstrap, lambda _offsets, _ends: None)
         self._folds = fold_store(stream.name, spark, self._checkpoint.path)
@@ -121,8 +122,9 @@ class NewVersion:
         if state is None:
             shutil.rmtree(self.folder, ignore_errors=True)
             if back:
-                copy_earlier(self.stream, self._spark, self._root, self.folder)
+                copy_earlier(self.stream, self._spark, self._root, self.checkpoint_folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._withdraw_cut()
         CheckpointRecovery(
             self.stream.name, HadoopFolder(self._spark, self._checkpoint.path), NO_COMMIT, stateful=True
         ).repair_state()
@@ -200,11 +202,18 @@ class NewVersion:
         return _left(self.offsets, ends)
 
     def ends_of(self, marker: CommitMarker) -> TopicOffsets:
-        """The offsets of its inputs at a running version's marker; the present ends of topics that it lacks."""
+        """The offsets of its inputs at a running version's marker; the present ends of topics that it does not read.
+
+        A topic of a pattern that the running version has only not seen yet is left out: who sees it reads all of it.
+        """
         inputs = {t: dict(parts) for t, parts in marker.offsets.items() if self.stream.has_input_topic(t)}
         counts = partition_counts(admin(self._bootstrap), self._bootstrap)
+        unseen = [i for i in self.stream.sources.values() if not i.topic and any(map(i.reads_topic, inputs))]
         others = {
-            (t, p) for t, n in counts.items() if self.stream.has_input_topic(t) and t not in inputs for p in range(n)
+            (t, p)
+            for t, n in counts.items()
+            if t not in inputs and self.stream.has_input_topic(t) and not any(i.reads_topic(t) for i in unseen)
+            for p in range(n)
         }
         for (topic, partition), end in end_offsets(admin(self._bootstrap), others, self._bootstrap).items():
             inputs.setdefault(topic, {})[partition] = end
@@ -328,23 +337,35 @@ class NewVersion:
                 own.update({str(p): max(end, own.get(str(p), 0)) for p, end in parts.items()})
         return line
 
-    def take_over(self, marker: CommitMarker) -> Reset:
+    @property
+    def checkpoint_folder(self) -> Path:
+        """The folder of its checkpoint."""
+        return self.folder / CHECKPOINT
+
+    def take_over(self, marker: CommitMarker) -> None:
         """Prepare the checkpoint to go on after a marker of the running version, which is stopped.
 
         Its last step is at the marker. An empty batch is planned after it, so that the next driver of the stream writes
-        its commit marker at once, whether there are records or not.
-
-        Returns:
-            The reset that lets the next driver begin with it.
+        its commit marker at once, whether there are records or not. The next `open` undoes it.
         """
-        batch = self.last_batch + 1
-        if self._checkpoint.planned_batch() is None:
-            self._plan(self.offsets, max(self.next_watermark_ms, marker.watermark_ms))
         PlanFingerprint(self._spark, self.stream.name, self._checkpoint.path).store(self._fingerprint)
-        return Reset(
-            self.offsets, ids=self._start.ids, rebuilt=True, continues=(marker.query, marker.batch), cut_batch=batch,
-            id=self._id,
+        reset = Reset(
+            self.offsets, ids=self._start.ids, rebuilt=True, continues=(marker.query, marker.batch),
+            cut_batch=self.last_batch + 1, id=self._id,
         )  # fmt: skip
+        self._checkpoint.begin_with(reset.text())
+        self._plan(self.offsets, max(self.next_watermark_ms, marker.watermark_ms))
+
+    def _withdraw_cut(self) -> None:
+        """Undo `take_over` of a process that was killed before the checkpoint was in its place.
+
+        The running version may have gone on, and the watermark of the planned batch may be later than its own.
+        """
+        if self._checkpoint.active_reset() is None:
+            return
+        if (planned := self._checkpoint.planned_batch()) is not None:
+            self._checkpoint.withdraw_plan(planned.batch_id)
+        self._checkpoint.withdraw_reset()
 
     def _read_state(self) -> dict[str, Any] | None:
         """What `open` wrote for this replacement; None if there is nothing, or it is another's."""

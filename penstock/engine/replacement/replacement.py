@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.replacement.comparison import OutputComparison, VersionComparison
-from penstock.engine.replacement.cut import RUNNING_ROWS, hand_over
+from penstock.engine.replacement.cut import hand_over
 from penstock.engine.replacement.new_version import NewVersion
 from penstock.engine.replacement.running_version import RunningPosition, RunningVersion
 from penstock.errors import PenstockError
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
+RUNNING_ROWS = "running"
+"""The folder, beside the new version's rows, of those of the running version."""
 WrittenRows = Literal["differing", "all", "none"]
 # Seconds that a step reads for, where the rate is limited.
 STEP_SECONDS = 5
@@ -94,7 +98,8 @@ class Replacement:
         id: str,  # noqa: A002
         options: ReplacementOptions,
     ) -> None:
-        self._stream, self._spark, self._options, self._bootstrap = stream, spark, options, bootstrap
+        self._stream, self._spark, self._options = stream, spark, options
+        self._bootstrap, self._root = bootstrap, root
         self.new = NewVersion(stream, spark, bootstrap, root, id)
         topics = [output.name for output in stream.outputs.values()]
         self.running = RunningVersion(stream.name, topics, bootstrap)
@@ -116,8 +121,19 @@ class Replacement:
                 got="no commit marker of it",
                 hint=f"release it: `penstock streams release {self._stream.name}`",
             )
+        self._check_has_no_reset(marker)
         self.new.open(marker.watermark_ms, self._options.since, back=self._options.back)
         self._measure(marker_left=self.new.left(self.new.ends_of(marker)))
+
+    def _check_has_no_reset(self, marker: CommitMarker) -> None:
+        """A reset would be lost: the new version goes on after the last marker, and takes the place of what waits."""
+        checkpoint = Checkpoint(self._spark, self._root, self._stream.name)
+        if checkpoint.pending_reset() is not None or not checkpoint.wrote_marker(marker):
+            raise PenstockError(
+                f"stream {self._stream.name} was reset and has written nothing since, so it is not replaced",
+                got=f"its last batch, {marker.batch}, is of before the reset",
+                hint="let it write a batch; or reset and release it with its new code, which needs no replacement",
+            )
 
     @property
     def is_ready(self) -> bool:
@@ -162,7 +178,8 @@ class Replacement:
         complete = self.new.start.complete_at
         if self._comparison.has_begun or self.new.watermark_ms < complete:
             return
-        first = self.new.last_batch + 1 if complete else 0
+        # Where there is a floor, each window that is read is whole.
+        first = self.new.last_batch + 1 if complete and self.new.start.floor is None else 0
         self._comparison.begin(first, self.new.last_batch + 1, self.new.start.since, position.output_ends)
 
     def _compare(self, position: RunningPosition) -> VersionComparison:
@@ -191,6 +208,7 @@ class Replacement:
         open_store(list(self._stream.outputs.values()), owner).close()
         position = self.running.position()
         marker, ends = position.marker, self.new.ends_of(position.marker)
+        self._check_has_no_reset(marker)
         for _ in range(CUT_STEPS):
             if self.new.is_at(ends, marker.watermark_ms):
                 break
@@ -215,7 +233,7 @@ class Replacement:
                 got=f"batch {self.running.marker().batch}, and batch {marker.batch} before",
                 hint="stop it, and cut again",
             )
-        hand_over(self.new, self._spark, marker, rows)
+        hand_over(self.new, marker, rows)
 
     def _pace(self, records: int, seconds: float) -> None:
         """Wait so long that no more records a second are read than allowed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -43,7 +42,3 @@ class StepRows:
         """The files of an output by step, of the steps from one on, in order; those without rows are left out."""
         paths = {int(path.stem): path for path in (self._folder / str(self._numbers[output])).glob("*.parquet")}
         return {n: paths[n] for n in sorted(paths) if n >= first and pq.read_metadata(paths[n]).num_rows}
-
-    def remove(self) -> None:
-        """Remove all files."""
-        shutil.rmtree(self._folder, ignore_errors=True)

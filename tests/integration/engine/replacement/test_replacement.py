@@ -14,11 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka import Broker
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.operations.reset import Reset
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import session_for
 from penstock.errors import PenstockError
 from penstock.model.topic import COMMITS
-from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
+from penstock.streams import EmitChanges, EmitFinal, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 
 if TYPE_CHECKING:
@@ -77,13 +79,13 @@ def rows(bootstrap: str) -> list[dict[str, int]]:
     return [json.loads(r.value or "") for r in read(bootstrap, OUT.name)]
 
 
-def ran(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> list[dict[str, int]]:
+def ran(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, key: str = "minute") -> list[dict[str, int]]:
     """What a stream writes until all is read."""
     before = len(rows(bootstrap))
     with running(stream, spark, bootstrap, folder) as run:
         run.process_all_available()
     # A batch writes its windows in any order.
-    return sorted(rows(bootstrap)[before:], key=lambda row: row["minute"])
+    return sorted(rows(bootstrap)[before:], key=lambda row: row[key])
 
 
 def replacement(
@@ -160,3 +162,47 @@ def test_values_that_differ_are_written_with_the_first_batch(
     assert ran(WIDER_CHANGES, spark, bootstrap, tmp_path) == [
         {"minute": 5, "count": 3, "sum": 6}, {"minute": 6, "count": 1, "sum": 2},
     ]  # fmt: skip
+
+
+def test_a_topic_that_the_running_version_has_not_seen_is_left_to_it(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """A stream of a pattern: the new version must not read ahead of the running one, or rows would be in neither."""
+    copies = Stream(
+        "copying", "tests", {"events": Input(pattern="events(-.*)?")},
+        lambda events: events.select(F.col("value").cast("string").alias("value")),
+        TopicOutput(OUT, value="value"), Stateless(),
+    )  # fmt: skip
+    other = replace(EVENTS, name="events-of-others")
+    send(bootstrap, at(0))
+    ran(copies, spark, bootstrap, tmp_path, key="at")
+    with closing(replacement(copies, spark, bootstrap, tmp_path)) as made:
+        made.open()
+        follow(made)
+        create(bootstrap, other)
+        send(bootstrap, [replace(record, topic=other.name) for record in at(1, 2)])
+        made.advance()
+        assert other.name not in made.new.offsets
+        made.cut()
+    written = ran(copies, spark, bootstrap, tmp_path, key="at")
+    assert [row["at"] for row in written] == [BEGIN + MINUTE, BEGIN + 2 * MINUTE]
+
+
+def test_a_reset_is_not_overridden(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    send(bootstrap, at(*(m / 4 for m in range(22))))
+    ran(FINAL, spark, bootstrap, tmp_path)
+    reset = Reset({EVENTS.name: {0: 0, 1: 0}}, id="another")
+    with closing(replacement(WIDER, spark, bootstrap, tmp_path)) as made:
+        made.open()
+        follow(made)
+        checkpoint = Checkpoint(spark, str(tmp_path), FINAL.name)
+        checkpoint.request_reset(reset.text())
+        with pytest.raises(PenstockError, match="was reset and has written nothing since"):
+            made.cut()
+        assert Reset.read(checkpoint.pending_reset() or "").id == "another"
+    checkpoint.activate_pending_reset()
+    with (
+        closing(replacement(WIDER, spark, bootstrap, tmp_path)) as made,
+        pytest.raises(PenstockError, match="was reset and has written nothing since"),
+    ):
+        made.open()
