@@ -77,7 +77,7 @@ test-all: MARKS = not (long and chaos)
 test-all: test ## make test with all random cases, and the long tests (hours)
 
 chaos: test-env ## kill and cut parts of the platform in tests, then a whole platform for hours, and compare all it wrote; goes on where it was
-	KILLS=10 .venv/bin/python -m pytest -m 'chaos or long' tests/chaos
+	KILLS=10 REPLACEMENTS=300 .venv/bin/python -m pytest -m 'chaos or long' tests/chaos
 	.venv/bin/python -m tests.chaos.histories $(HISTORIES)
 	.venv/bin/python -m tests.chaos.sinks $(SINKS)
 	.venv/bin/python -m tests.chaos.long $(CHAOS)
