@@ -21,6 +21,7 @@ from penstock.model.declaration import replacement_app
 from penstock.monitoring.dashboard.replacements import REPLACEMENT_REMEDIES, REPLACEMENT_STATES
 from penstock.monitoring.humanize import duration, first_line
 from penstock.supervision import release as releases
+from penstock.supervision.replacement_changes import ReplacementVerb, change_replacement
 from penstock.supervision.replacement_options import CutMode, WriteAtCut, expectation_text, replacement_options
 
 app = typer.Typer(no_args_is_help=True, help="Show replacements of running streams; cut, cancel and confirm them.")
@@ -155,37 +156,30 @@ def show(name: Replaced, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def cut(name: Replaced) -> None:
+def cut(name: Replaced, note: Note = "") -> None:
     """Let the new version take the place of the running one as soon as it has caught up."""
-    with clear_errors():
-        control = connect()
-        row = _newest(control, name)
-        if not control.request_cut(row.id, actor()):
-            raise _refused(_newest(control, name), "cut", "queued, building or following")
+    _change(name, "cut", note)
     echo(f"{name} is cut over as soon as its new version has caught up")
 
 
 @app.command()
 def cancel(name: Replaced, note: Note = "") -> None:
     """End a replacement before its cut; the running version goes on."""
-    with clear_errors():
-        control = connect()
-        row, who = _newest(control, name), actor()
-        why = f"cancelled by {who.name}" + (f": {note}" if note else "")
-        if not control.move_replacement(row.id, "cancelled", actor=who, why=why):
-            raise _refused(_newest(control, name), "cancelled", "queued, building or following")
+    _change(name, "cancel", note)
     echo(f"the replacement of {name} is cancelled; the running version goes on")
 
 
 @app.command()
 def confirm(name: Replaced, note: Note = "") -> None:
     """Record that the new version is right; the code of the version before it need not be kept any longer."""
+    _change(name, "confirm", note)
+    echo(f"the replacement of {name} is confirmed")
+
+
+def _change(name: str, verb: ReplacementVerb, note: str) -> None:
     with clear_errors():
         control = connect()
-        row = _newest(control, name)
-        if not control.move_replacement(row.id, "confirmed", actor=actor(), why=note):
-            raise _refused(_newest(control, name), "confirmed", "cut")
-    echo(f"the replacement of {name} is confirmed")
+        change_replacement(control, _newest(control, name), verb, actor(), note)
 
 
 def _newest(control: Control, name: str) -> ReplacementRow:
@@ -196,14 +190,6 @@ def _newest(control: Control, name: str) -> ReplacementRow:
             f"{name} has no replacement", hint=f"`penstock streams replace {name}`; `penstock replacements list`"
         )
     return row
-
-
-def _refused(row: ReplacementRow, what: str, needed: str) -> ReplacementRefused:
-    return ReplacementRefused(
-        f"the replacement of {row.name} cannot be {what}",
-        got=f"it is {row.state}" + (f": {row.why}" if row.why else ""),
-        hint=f"it must be {needed}; `penstock replacements show {row.name}`",
-    )
 
 
 def _wait(control: Control, row: ReplacementRow) -> ReplacementRow:

@@ -123,7 +123,7 @@ class ReplacementRepository(ControlDatabase):
         with self.begin() as c:
             c.execute(report.values(reported_at=s.now_ms(), **bounded(s.replacement, values)))
 
-    def request_cut(self, identity: str, actor: Actor) -> bool:
+    def request_cut(self, identity: str, actor: Actor, note: str = "") -> bool:
         """Ask for the cut as soon as the new version has caught up. False if it is cut already, or has ended."""
         mine = (s.replacement.c.id == identity) & s.replacement.c.state.in_(("queued", "building", "following"))
         with self.begin() as c:
@@ -131,7 +131,7 @@ class ReplacementRepository(ControlDatabase):
                 return False
             row = _row(c, s.replacement.c.id == identity)
             assert row
-            record_action(c, actor, "cut", row.name, "as soon as it has caught up")
+            record_action(c, actor, "cut", row.name, note or "as soon as it has caught up")
         return True
 
     def move_replacement(

@@ -124,8 +124,9 @@ def test_it_is_cut_cancelled_and_confirmed_when_its_state_allows_it(control: Con
     assert "cannot be confirmed; got: it is queued; hint: it must be cut" in run(
         "replacements", "confirm", "bundles", code=1
     )
-    run("replacements", "cut", "bundles")
+    run("replacements", "cut", "bundles", "-m", "as expected")
     assert newest(control).cut_requested_at
+    assert control.actions(1)[0]["detail"] == "as expected"
     run("replacements", "cancel", "bundles", "-m", "wrong")
     assert newest(control).state == "cancelled"
     assert newest(control).why.endswith(": wrong")

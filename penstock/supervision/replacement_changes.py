@@ -1,0 +1,53 @@
+"""What an operator changes of a replacement: cut, cancel or confirm it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.control import Actor, Control, ReplacementRow
+from penstock.errors import ReplacementRefused
+
+ReplacementVerb = Literal["cut", "cancel", "confirm"]
+# By verb, the past participle and the states in which a replacement must be.
+CHANGES: dict[ReplacementVerb | Literal["back"], tuple[str, str]] = {
+    "cut": ("cut", "queued, building or following"),
+    "cancel": ("cancelled", "queued, building or following"),
+    "confirm": ("confirmed", "cut"),
+    "back": ("undone", "cut"),
+}
+
+
+def change_replacement(
+    control: Control, row: ReplacementRow, verb: ReplacementVerb, actor: Actor, note: str = ""
+) -> None:
+    """Ask for the cut of a replacement as soon as it has caught up, end it before its cut, or confirm it.
+
+    Args:
+        control: The control database.
+        row: The replacement.
+        verb: `cut`, `cancel` or `confirm`.
+        actor: Who does it.
+        note: Recorded with it.
+
+    Raises:
+        ReplacementRefused: Its state does not allow that; nothing was done.
+    """
+    if verb == "cut":
+        done = control.request_cut(row.id, actor, note)
+    elif verb == "cancel":
+        why = f"cancelled by {actor.name}" + (f": {note}" if note else "")
+        done = control.move_replacement(row.id, "cancelled", actor=actor, why=why)
+    else:
+        done = control.move_replacement(row.id, "confirmed", actor=actor, why=note)
+    if not done:
+        raise refused_change(control.replacement(row.id) or row, verb)
+
+
+def refused_change(row: ReplacementRow, verb: ReplacementVerb | Literal["back"]) -> ReplacementRefused:
+    """The error of a change that the state of a replacement does not allow."""
+    changed, needed = CHANGES[verb]
+    return ReplacementRefused(
+        f"the replacement of {row.name} cannot be {changed}",
+        got=f"it is {row.state}" + (f": {row.why}" if row.why else ""),
+        hint=f"it must be {needed}; `penstock replacements show {row.name}`",
+    )
