@@ -6,12 +6,10 @@ FastAPI would read it before the checks: `page_requests` reads it after them.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
@@ -29,8 +27,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
+from penstock.airflow import page_releases
 from penstock.airflow.connections import resolve_in_airflow
-from penstock.airflow.page_requests import Action, ReleaseAction, action_of, release_of
+from penstock.airflow.page_requests import Action, action_of
 from penstock.airflow.permissions import from_this_page, has_permission, may_operate, may_release, may_view
 from penstock.control import Actor, Control, Desired, connect
 from penstock.control.repositories.captures import Captures
@@ -43,10 +42,10 @@ from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
 from penstock.monitoring.dashboard.history import HISTORY_MS, downsample
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.panels import PanelCounts, read_cards
+from penstock.monitoring.dashboard.replacements import REPLACEMENT_REMEDIES, REPLACEMENT_STATES
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import REMEDIES, STATES, StateLimits
 from penstock.settings import settings
-from penstock.supervision import release
 from penstock.supervision.code_snapshot import disk_digest
 from penstock.web import access
 
@@ -54,8 +53,6 @@ log = logging.getLogger(__name__)
 # Requests of a kind at a time, as each keeps a thread of the api-server for seconds: reads of dead letters and of code,
 # searches in views, JVMs for a command.
 letter_reads, code_reads, searches, jvm_runs = (BoundedSemaphore(n) for n in (2, 2, 4, 1))
-# The code of one app is tried at a time.
-releasing = release.ReleaseQueue()
 
 PREFIX = "/penstock"
 # Seconds: how long a request waits for others, and the hash of the files is cached.
@@ -77,6 +74,7 @@ resolve_in_airflow()
 panel_counts = PanelCounts(connect)
 
 app = FastAPI(title="Penstock", dependencies=[Depends(may_view)], docs_url=None, redoc_url=None, openapi_url=None)
+app.include_router(page_releases.router)
 
 
 def own_host(header: str) -> bool:
@@ -173,7 +171,10 @@ def get_overview(request: Request, user: GetUserDep) -> Response:
         "may_operate": has_permission(may_operate, request, user),
         "may_release": has_permission(may_release, request, user),
     }
-    texts = {"states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES}
+    texts = {
+        "states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES,
+        "replacement_states": REPLACEMENT_STATES, "replacement_remedies": REPLACEMENT_REMEDIES,
+    }  # fmt: skip
     view = overview(read(connect()), StateLimits.of(settings()))
     return Response(view.as_json(viewer=viewer, disk_hash=_disk_hash(), **texts), media_type="application/json")
 
@@ -324,21 +325,6 @@ async def act(action: Annotated[Action, Depends(action_of)], user: GetUserDep) -
     404 if the name is not declared.
     """
     return await run_in_threadpool(_act, action, Actor(user.get_name(), "page"))
-
-
-@app.post("/api/releases", dependencies=[Depends(may_release), Depends(from_this_page)])
-async def post_release(wanted: Annotated[ReleaseAction, Depends(release_of)], user: GetUserDep) -> JSONResponse:
-    """Release an app. 404 if it is not declared, 409 if the release is refused."""
-    # It may take minutes, in which no thread of the api-server must wait.
-    number = await run_in_threadpool(_request_release, wanted, Actor(user.get_name(), "page"))
-    return JSONResponse({"release": await asyncio.shield(asyncio.wrap_future(number))})
-
-
-def _request_release(wanted: ReleaseAction, actor: Actor) -> Future[int]:
-    control = connect()
-    if not control.desired(wanted.app):
-        raise HTTPException(404, f"there is no app named {wanted.app!r}")
-    return releasing.ask(control, wanted.app, actor, wanted.note, to=wanted.to)
 
 
 def _desired(control: Control, action: Action) -> dict[str, Desired]:

@@ -34,6 +34,16 @@ class ReleaseAction(BaseModel):
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
 
 
+class ReplacementAction(BaseModel):
+    """A change of the replacement with an id; `back` asks for the version before it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verb: Literal["cut", "cancel", "confirm", "back"]
+    replacement: str = Field(max_length=32)
+    note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
+
+
 async def action_of(request: Request) -> Action:
     """The body of an action, read after the checks of its sender."""
     return await json_body.read_json(request, Action, BODY_LIMIT, BODY_TIMEOUT)
@@ -42,3 +52,8 @@ async def action_of(request: Request) -> Action:
 async def release_of(request: Request) -> ReleaseAction:
     """The body of a release, likewise."""
     return await json_body.read_json(request, ReleaseAction, BODY_LIMIT, BODY_TIMEOUT)
+
+
+async def replacement_of(request: Request) -> ReplacementAction:
+    """The body of a change of a replacement, likewise."""
+    return await json_body.read_json(request, ReplacementAction, BODY_LIMIT, BODY_TIMEOUT)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from penstock.control import Actor, Control, ReplacementRow
@@ -24,8 +22,6 @@ from penstock.supervision import code_snapshot, launch, released_code
 
 # Seconds that the declarations, and the plans of an app's streams, may take to be read.
 READ_TIMEOUT, PLAN_TIMEOUT = 60.0, 180.0
-# Releases that are checked or wait for it, in one process.
-MAX_WAITING = 4
 
 
 def release(
@@ -281,54 +277,6 @@ def register_schemas(app: str, schemas: Sequence[SubjectSchema]) -> None:
         raise ReleaseRefused(
             f"the schemas that app {app} writes by cannot be registered: {e.what}", got=e.got, hint=e.hint
         ) from e
-
-
-class ReleaseQueue:
-    """Releases apps one after the other in a thread of its own, so that no caller waits."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "release")
-        self._running: dict[tuple[str, str, str], Future[int]] = {}
-        self._lock = Lock()
-
-    def ask(self, control: Control, app: str, actor: Actor, note: str = "", *, to: str = "") -> Future[int]:
-        """The release of an app that was asked for, once it is accepted; who asks while the same code is being checked
-        gets the same one. ReleaseRefused, also at once if too many wait.
-
-        Args:
-            control: The control database.
-            app: The app.
-            actor: Who asks for it.
-            note: Recorded with it.
-            to: As for `release`.
-        """
-        key = (app, to, "" if to else code_snapshot.disk_digest(settings().project))
-        with self._lock:
-            running = self._running.get(key)
-            if is_joining := running is not None:
-                note = f"{note} (one with another that was being checked)".strip()
-            elif len(self._running) >= MAX_WAITING:
-                raise ReleaseRefused(
-                    f"{len(self._running)} releases are being checked, so that of app {app} is not",
-                    got=", ".join(sorted(name for name, *_ in self._running)),
-                    hint="release again in a minute",
-                )
-            else:
-                running = self._running[key] = self._pool.submit(release, control, app, actor, note, to=to)
-        assert running is not None
-
-        def done(ended: Future[int]) -> None:
-            if not is_joining:
-                self._forget(key)
-            elif not ended.exception():
-                control.record(actor, "release", app, note)
-
-        running.add_done_callback(done)
-        return running
-
-    def _forget(self, key: tuple[str, str, str]) -> None:
-        with self._lock:
-            self._running.pop(key, None)
 
 
 def _run_check(command: Sequence[str], timeout: float, project: Path) -> dict[str, Any]:

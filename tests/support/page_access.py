@@ -28,7 +28,9 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("GET", "/api/explain"): "operate",
     ("GET", "/api/preview"): "operate",
     ("POST", "/api/actions"): "operate",
+    ("GET", "/api/differences"): "operate",
     ("POST", "/api/releases"): "release",
+    ("POST", "/api/replacements"): "release",
 }
 # Queries with which a permitted request is answered by the route itself.
 QUERIES = {
@@ -36,6 +38,7 @@ QUERIES = {
     "/api/log": {"app": "metrics"},
     "/api/releases": {"app": "metrics"},
     "/api/changes": {"app": "metrics", "before": "0"},
+    "/api/differences": {"replacement": "nosuch"},
     "/api/explain": {"sink": "nosuch"},
     "/api/preview": {"stream": "nosuch"},
     "/api/panels/{name}/cards": {"key": "k"},
@@ -44,6 +47,7 @@ QUERIES = {
 BODIES = {
     "/api/actions": {"verb": "stop", "kind": "stream", "name": "nosuch"},
     "/api/releases": {"app": "nosuch"},
+    "/api/replacements": {"verb": "cut", "replacement": "nosuch"},
 }
 DAGS: dict[str, Permission] = {
     "operate_streams": "operate",

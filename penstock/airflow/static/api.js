@@ -48,9 +48,11 @@ export const explain = (sink) => call(`explain?${named({ sink })}`, { timeout: J
 export const preview = (stream) => call(`preview?${named({ stream })}`, { timeout: JVM_MS });
 export const releases = (app) => call(`releases?${named({ app })}`);
 export const changes = (app, before, after) => call(`changes?${named({ app, before, after })}`, { timeout: 30000 });
+export const differences = (replacement) => call(`differences?${named({ replacement })}`);
 export const log = (app) => call(`log?${named({ app })}`);
 export const changed = () => call("changed", { timeout: DECLARED_MS });
 const post = (path, body, timeout) =>
   call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), timeout });
 export const act = (action) => post("actions", action, ACTION_MS[action.verb] ?? TIMEOUT_MS);
+export const replacement = (action) => post("replacements", action, RELEASE_MS);
 export const release = (action) => post("releases", action, RELEASE_MS);

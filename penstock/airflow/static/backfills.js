@@ -1,5 +1,5 @@
 // Backfills: declarations, with a link to start a run, and the progress of runs.
-import { $, attr, h, openInAirflow, text } from "./dom.js";
+import { $, attr, dagLink, h, text } from "./dom.js";
 import * as f from "./format.js";
 import { StateButton } from "./state.js";
 
@@ -15,7 +15,6 @@ const HINTS = {
 };
 const NONE = "No backfills are declared: see docs/backfills.md.";
 const BEGIN = "There are no runs yet. Open a backfill in Airflow and trigger its DAG; the form asks for the interval.";
-const DAGS = new URL("../../../dags/", import.meta.url);
 
 // Event time is shown in UTC, not in the viewer's time zone.
 const utc = (ms) => new Date(ms).toISOString().replace("T", " ").replace(/(:00)?\.000Z$|Z$/, "");
@@ -116,7 +115,7 @@ export class BackfillTable {
     if (this.key === key) return;
     this.key = key;
     const places = (nodes) => h("td", { class: "places" }, ...nodes.map(({ kind, name }) => h("div", {}, name, h("span", { class: "muted" }, ` ${kind}`))));
-    const link = (name) => h("a", { href: new URL(`backfill_${name}`, DAGS), "aria-label": `Open ${name} in Airflow`, onclick: openInAirflow }, "Open in Airflow");
+    const link = (name) => dagLink(`backfill_${name}`, "Open in Airflow", `Open ${name} in Airflow`);
     const rows = (this.declared ?? []).map((one) =>
       h(
         "tr",

@@ -1,7 +1,7 @@
 // Details of a stream: charts of the last hour, topics, gaps and the last error.
 import * as charts from "./charts.js";
 import { dialogButton } from "./dialog.js";
-import { attr, h, marked, text } from "./dom.js";
+import { attr, dagLink, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLetters } from "./letters.js";
 import { showPreview } from "./preview.js";
@@ -37,6 +37,7 @@ export class Detail {
       dialogButton("Late records", `Late records of ${name}`, () => showLetters(name, "late")),
       dialogButton("Try it", `Try ${name}`, () => showPreview(name)),
     ];
+    this.replace = dagLink("replace_stream", "Replace …", `Replace ${name}, in Airflow`);
     this.charts = new Map();
     this.grid = h("div", { class: "charts" });
     this.facts = h("dl", { class: "facts" });
@@ -54,7 +55,7 @@ export class Detail {
       h(
         "div",
         { class: "beside" },
-        h("div", { class: "summary" }, this.facts, h("div", { class: "buttons" }, ...this.buttons)),
+        h("div", { class: "summary" }, this.facts, h("div", { class: "buttons" }, ...this.buttons, this.replace)),
         table("topics", ["Topic", "*Lag", "*Partitions", "Next offsets"], this.topics),
       ),
       this.rulesTable,
@@ -103,6 +104,7 @@ export class Detail {
 
   show(stream, viewer) {
     for (const button of this.buttons) this.streams.guard(button, viewer);
+    attr(this.replace, "hidden", !viewer.may_release || !this.streams.replaceable.has(this.name));
     const facts = [
       ["Rows read", f.exact(stream.rows_in)],
       ["Rows written", f.exact(stream.rows_out)],

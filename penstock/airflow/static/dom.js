@@ -23,8 +23,13 @@ export const marked = (markup) =>
     return part.startsWith("*") && part.length > 1 ? h("em", {}, part.slice(1, -1)) : part;
   });
 
+const DAGS = new URL("../../../dags/", import.meta.url);
+
+// A link to a DAG. what: what it opens, for those who do not see its place.
+export const dagLink = (dag, label, what) => h("a", { href: new URL(dag, DAGS), "aria-label": what, onclick: openInAirflow }, label);
+
 // Follows a link to another page of Airflow, which shows this page in a frame: its own document must follow the link.
-export const openInAirflow = (event) => {
+const openInAirflow = (event) => {
   if (window.parent === window) return;
   event.preventDefault();
   const link = window.parent.document.createElement("a");

@@ -7,6 +7,7 @@ import { spark } from "./charts.js";
 import { $, attr, h, marked, text, tileIn } from "./dom.js";
 import * as f from "./format.js";
 import { Panels } from "./panels.js";
+import { ReplacementTable } from "./replacements.js";
 import { SinkTable } from "./sinks.js";
 import { StreamTable } from "./streams.js";
 
@@ -224,6 +225,7 @@ const streams = new StreamTable({ acted });
 const captures = new CaptureTable({ acted, guard: streams.guard });
 const sinks = new SinkTable({ acted, guard: streams.guard });
 const backfills = new BackfillTable();
+const replacements = new ReplacementTable({ acted, guard: streams.guard });
 const panels = new Panels({ guard: streams.guard });
 
 const show = () => {
@@ -232,6 +234,7 @@ const show = () => {
   captures.show(data);
   sinks.show(data);
   backfills.show(data);
+  replacements.show(data);
   panels.allow(data.viewer);
   showLists(data);
   showStates(data);
@@ -280,6 +283,7 @@ const refreshCatalog = async () => {
   try {
     const declarations = await api.catalog();
     streams.behind = new Map(declarations.declared.map((one) => [one.name, one.behind_ms]));
+    streams.replaceable = new Set(declarations.declared.filter((one) => one.kind === "stream").map((one) => one.name));
     sinks.declared = declarations.declared.filter((one) => one.kind === "sink");
     backfills.declared = declarations.declared.filter((one) => one.kind === "backfill");
     catalog.show(declarations);

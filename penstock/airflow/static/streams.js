@@ -237,6 +237,7 @@ export class StreamTable {
     this.heads = new Map();
     this.history = null;
     this.behind = new Map();
+    this.replaceable = new Set();
     this.changed = {}; // by app, how many of its files on the disk differ from its release
     this.compared = null;
     window.addEventListener("resize", () => {

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import orjson
 
-from penstock.control import Desired
+from penstock.control import Desired, ReplacementState
 from penstock.control.repositories.backfills import RunState
 from penstock.model.expectation import OnViolation
 from penstock.monitoring.dashboard.states import State
@@ -236,6 +236,47 @@ class BackfillRunView:
 
 
 @dataclass(frozen=True)
+class ReplacementView:
+    """A replacement; see `ReplacementRow` for the attributes that are as reported.
+
+    Attributes:
+        alarm: whether it failed lately.
+        way: `in place`, `back to the version before`, or empty.
+        done: progress, 0 to 1; None if unknown.
+        rate, remaining_ms, lag: None unless it is in progress.
+        examples: how many differing rows are kept as examples.
+        cut_requested: whether the cut was asked for.
+        actions: what may be done with it: `cut`, `cancel`, `confirm`, `back`.
+    """
+
+    id: str
+    name: str
+    app: str
+    state: ReplacementState
+    why: str
+    alarm: bool
+    way: str
+    records: int | None
+    total: int | None
+    done: float | None
+    rate: float | None
+    remaining_ms: int | None
+    lag: int | None
+    compared: int | None
+    equal: int | None
+    different: int | None
+    only_new: int | None
+    only_running: int | None
+    examples: int
+    pause_ms: int | None
+    cut_requested: bool
+    actions: list[str]
+    actor: str
+    requested_at: int
+    reported_age_ms: int
+
+
+@dataclass(frozen=True)
 class AppView:
     name: str
     state: State
@@ -301,6 +342,7 @@ class Overview:
     sinks: list[SinkView]
     runs: list[BackfillRunView]
     """of backfills"""
+    replacements: list[ReplacementView]
 
     def as_json(self, **others: Any) -> bytes:
         """As JSON, with other attributes. The standard library would take seconds for thousands of streams."""

@@ -25,6 +25,7 @@ from penstock.monitoring.dashboard.model import (
     StreamView,
     TopicView,
 )
+from penstock.monitoring.dashboard.replacements import replacement_views
 from penstock.monitoring.dashboard.snapshot import Snapshot
 from penstock.monitoring.dashboard.states import (
     HEALTHY_STATES,
@@ -53,8 +54,9 @@ def overview(snap: Snapshot, limits: StateLimits) -> Overview:
     captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES_APP]
     sinks = [_sink(snap, stream, stream.store) for stream in streams if stream.store is not None]
     runs = [run_view(row, snap.now) for row in snap.runs]
+    replacements = replacement_views(snap.replacements, snap.now)
     totals, freshness = _totals(apps, streams), _freshness(snap, apps, streams)
-    return Overview(snap.now, apps, totals, freshness, actions, beats, captures, sinks, runs)
+    return Overview(snap.now, apps, totals, freshness, actions, beats, captures, sinks, runs, replacements)
 
 
 def _beat(snap: Snapshot, topic: str) -> Mapping[str, Any]:

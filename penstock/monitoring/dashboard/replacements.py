@@ -1,8 +1,12 @@
-"""What the states of a replacement mean, and what to do."""
+"""Replacements as the page shows them; what their states mean, and what to do."""
 
 from __future__ import annotations
 
-from penstock.control import ReplacementState
+from collections.abc import Sequence
+
+from penstock.control import ReplacementRow, ReplacementState
+from penstock.monitoring.dashboard.alarms import PAST_FOR
+from penstock.monitoring.dashboard.model import ReplacementView
 
 REPLACEMENT_STATES: dict[ReplacementState, str] = {
     "queued": "It waits for room on its machine.",
@@ -25,3 +29,58 @@ REPLACEMENT_REMEDIES: dict[ReplacementState, str] = {
     "cancelled": "",
     "failed": "correct what the reason names, then replace it again",
 }
+
+
+def replacement_views(rows: Sequence[ReplacementRow], now: int) -> list[ReplacementView]:
+    """The newest replacement of each stream, and one before it that is cut and not confirmed; the newest first.
+
+    Args:
+        rows: Replacements, the newest first.
+        now: Epoch ms.
+    """
+    newest: dict[str, str] = {}
+    for row in rows:
+        newest.setdefault(row.name, row.id)
+    return [_view(row, now) for row in rows if row.state == "cut" or newest[row.name] == row.id]
+
+
+def _view(row: ReplacementRow, now: int) -> ReplacementView:
+    figures, options = row.figures, row.options
+    records, total = figures.get("records"), figures.get("total")
+    done = min(1.0, records / total) if total and records is not None else None
+    return ReplacementView(
+        row.id,
+        row.name,
+        row.app,
+        row.state,
+        row.why,
+        alarm=row.state == "failed" and now - (row.ended_at or 0) <= PAST_FOR,
+        way="back to the version before" if options.get("back") else "in place" if options.get("in_place") else "",
+        records=records,
+        total=total,
+        done=1.0 if row.state in ("cut", "confirmed") else done,
+        rate=figures.get("rate") if row.is_open else None,
+        remaining_ms=figures.get("remaining_ms") if row.is_open else None,
+        lag=figures.get("lag") if row.is_open else None,
+        compared=figures.get("compared"),
+        equal=figures.get("equal"),
+        different=figures.get("different"),
+        only_new=figures.get("only_new"),
+        only_running=figures.get("only_running"),
+        examples=len(figures.get("examples") or ()),
+        pause_ms=figures.get("pause_ms"),
+        cut_requested=row.cut_requested_at is not None,
+        actions=_actions(row),
+        actor=row.actor,
+        requested_at=row.requested_at,
+        reported_age_ms=max(0, now - row.reported_at),
+    )
+
+
+def _actions(row: ReplacementRow) -> list[str]:
+    if row.state == "cut":
+        return ["confirm", "back"]
+    if row.state not in ("queued", "building", "following"):
+        return []
+    waits_for_operator = row.options.get("cut") == "manual" and row.cut_requested_at is None
+    return ["cut", "cancel"] if row.state == "following" and waits_for_operator else ["cancel"]

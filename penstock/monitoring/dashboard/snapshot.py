@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow, ReplacementRow
 from penstock.control.repositories.backfills import BackfillRow
 from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.control.repositories.data_loss import DataLossRow
@@ -36,6 +36,8 @@ class Snapshot:
     """of backfills, the newest first"""
     changed: dict[str, int] = field(default_factory=dict)
     """when each stream was declared or its desired state changed, if known"""
+    replacements: list[ReplacementRow] = field(default_factory=list)
+    """the newest first"""
 
     @cached_property
     def reported_by(self) -> Mapping[str, set[str]]:
@@ -77,4 +79,5 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         control.counts(now - LATELY_MS),
         control.backfill_runs(),
         control.changed_at(),
+        control.replacements(),
     )

@@ -6,7 +6,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +16,7 @@ from penstock.errors import ReleaseRefused, ReplacementRefused
 from penstock.settings import settings
 from penstock.supervision import code_snapshot, released_code
 from penstock.supervision import release as releases
-from penstock.supervision.release import MAX_WAITING, ReleaseQueue
+from penstock.supervision.release_queue import MAX_WAITING, ReleaseQueue
 from tests.support.supervised_platform import ME, Platform
 from tests.support.wait import wait_until
 
@@ -75,6 +76,22 @@ def test_apps_are_released_one_after_the_other_and_not_too_many_wait(p: Platform
     checks.through.set()
     assert [f.result(10) for f in asked] == [1, 2, 3, 4]
     assert checks.most == 1
+
+
+def test_going_back_waits_for_releases_and_is_asked_once(
+    p: Platform, checks: Checks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: Any, *given: Any) -> str:
+        checks.ran.append(f"back {given[1]}")
+        return "its row"
+
+    monkeypatch.setattr(releases, "start_going_back", start)
+    one, row = ReleaseQueue(), cast("ReplacementRow", SimpleNamespace(app="a", name="s"))
+    first = one.ask(p.control, "a", ME)
+    asked = [one.go_back(p.control, row, ME, "too slow") for _ in range(2)]
+    checks.through.set()
+    assert [first.result(10), *(f.result(10) for f in asked)] == [1, "its row", "its row"]
+    assert checks.ran == ["a", "back s"]
 
 
 def test_a_release_checks_code_that_was_mended_meanwhile(

@@ -1,0 +1,150 @@
+"""Replacements on the page: progress, differences, and what an operator decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Route, expect
+
+from penstock.control import Actor, Control, ReplacementRow, tables
+from penstock.model.declaration import replacement_app
+from penstock.supervision.replacement_options import replacement_options
+from tests.browser.conftest import View
+from tests.browser.layout import OVERLAPS
+from tests.browser.server import Server
+
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("scene")]
+ANN = Actor("ann", "cli")
+MARKUP = "<img src=x onerror=alert(1)>"
+FIGURES = {
+    "records": 301_500, "total": 804_000, "rate": 11_240.0, "remaining_ms": 45_000, "lag": 4500, "compared": 12,
+    "equal": 10, "different": 1, "only_new": 1, "only_running": 0,
+    "examples": [
+        {"output": "bundles", "outcome": "different", "key": "shop-1", "new": MARKUP, "running": '{"total": 5}'},
+        {"output": "bundles", "outcome": "only_new", "key": "shop-2", "new": '{"total": 1}', "running": None},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def row(control: Control) -> Iterator[ReplacementRow]:
+    """A replacement of `bundles` that has caught up and waits for its cut."""
+    app = control.app("metrics")
+    assert app
+    before = app.digest
+    made = control.request_replacement(
+        "bundles", "metrics", "new", before or "", ANN, replacement_options(cut="manual")
+    )
+    control.move_replacement(made.id, "building")
+    control.move_replacement(made.id, "following")
+    control.report_replacement(made.id, figures=FIGURES)
+    yield made
+    with control.begin() as c:
+        c.execute(tables.replacement.delete())
+        for t in (tables.stream, tables.app):
+            c.execute(t.delete().where(t.c.name == replacement_app("bundles")))
+
+
+def post(server: Server, user: str, **body: str) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {server.token(user)}"}
+    return httpx.post(f"{server.url}/penstock/api/replacements", json=body, headers=headers, timeout=60)
+
+
+def test_a_change_is_recorded_or_refused_with_the_reason(server: Server, control: Control, row: ReplacementRow) -> None:
+    def state() -> str:
+        found = control.replacement(row.id)
+        assert found
+        return found.state
+
+    for verb in ("confirm", "back"):
+        answer = post(server, "olga", verb=verb, replacement=row.id)
+        assert (answer.status_code, answer.json()["code"]) == (409, "release_refused")
+        assert "it is following; hint: it must be cut" in answer.json()["detail"]
+    assert post(server, "olga", verb="cut", replacement="nosuch").status_code == 404
+    assert post(server, "olga", verb="drop", replacement=row.id).status_code == 422
+    assert post(server, "otto", verb="cut", replacement=row.id).status_code == 403
+    assert post(server, "olga", verb="cut", replacement=row.id, note="as expected").json() == {"replacement": row.id}
+    last = control.actions(1)[0]
+    assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
+        "olga", "page", "cut", "bundles", "as expected",
+    ]  # fmt: skip
+    with control.begin() as c:
+        c.execute(tables.replacement.update().values(state="cut"))
+    answer = post(server, "olga", verb="back", replacement=row.id)
+    assert (answer.status_code, answer.json()["code"]) == (409, "release_refused")
+    assert "app metrics was released since stream bundles was replaced" in answer.json()["detail"]
+    assert post(server, "olga", verb="confirm", replacement=row.id).status_code == 200
+    assert state() == "confirmed"
+
+
+def test_an_operator_compares_and_ends_a_replacement(
+    visit: Callable[..., View], control: Control, row: ReplacementRow, screenshots: Path
+) -> None:
+    def declared(route: Route) -> None:
+        answer = route.fetch()
+        found: dict[str, Any] = answer.json()
+        found["declared"].append({**found["declared"][0], "name": "bundles", "kind": "stream"})
+        route.fulfill(response=answer, json=found)
+
+    view = visit(before=lambda page: page.route("**/penstock/api/catalog", declared))
+    section = view.frame.locator("#replaced")
+    shown = section.locator("tr.replacement")
+    for said in (
+        "bundles",
+        "following",
+        "waits for the cut",
+        "302k of 804k",
+        "45 s left",
+        "10 of 12",
+        "1 only new",
+        "ann",
+    ):
+        expect(shown).to_contain_text(said)
+    assert shown.locator("progress").evaluate("bar => bar.value") == pytest.approx(0.375)
+    section.screenshot(path=screenshots / "replacements.png")
+    shown.locator(".pill").click()
+    dialog = view.frame.get_by_role("dialog")
+    expect(dialog).to_contain_text("penstock replacements cut bundles")
+    view.page.keyboard.press("Escape")
+    section.get_by_role("button", name="Differences of bundles").click()
+    expect(dialog.locator("article")).to_have_count(2)
+    for said in (MARKUP, "shop-2 only in the new version", "no row"):
+        expect(dialog).to_contain_text(said)
+    view.page.keyboard.press("Escape")
+    for verb, title in (("Cut now", "Cut over bundles?"), ("Cancel", "Cancel the replacement of bundles?")):
+        section.get_by_role("button", name=f"{verb}: replacement of bundles").click()
+        asked = view.frame.get_by_role("dialog", name=title)
+        asked.get_by_label("Note").fill("by test")
+        view.page.keyboard.press("Enter")
+        expect(asked).to_have_count(0)
+    expect(shown).to_contain_text("cancelled by olga: by test")
+    found = control.replacement(row.id)
+    assert found
+    assert (found.state, found.cut_requested_at is not None) == ("cancelled", True)
+    expect(section.locator("[data-verb]:visible")).to_have_count(0)
+    view.page.set_viewport_size({"width": 390, "height": 800})
+    section.screenshot(path=screenshots / "replacements-390.png")
+    assert section.evaluate(OVERLAPS) == []
+    view.frame.locator("#streams").get_by_role("button", name="bundles", exact=True).click()
+    link = view.frame.get_by_role("link", name="Replace bundles, in Airflow")
+    expect(link).to_have_attribute("href", "http://" + view.page.url.split("/")[2] + "/dags/replace_stream")
+    assert view.troubles == []
+
+
+def test_whoever_may_not_release_sees_no_rows_and_decides_nothing(
+    visit: Callable[..., View], server: Server, row: ReplacementRow
+) -> None:
+    view = visit("vera")
+    for name in ("Differences of bundles", "Cut now: replacement of bundles", "Cancel: replacement of bundles"):
+        expect(view.frame.get_by_role("button", name=name)).to_be_disabled()
+    view.frame.locator("#streams").get_by_role("button", name="bundles", exact=True).click()
+    expect(view.frame.get_by_role("link", name="Replace bundles, in Airflow")).to_be_hidden()
+    cookies = {"_token": server.token("vera")}
+    assert httpx.get(
+        f"{server.url}/penstock/api/differences", params={"replacement": row.id}, cookies=cookies, timeout=30
+    ).status_code == 403  # fmt: skip
+    assert view.troubles == []
