@@ -83,7 +83,6 @@ class ReplacementRun(ThreadRun):
                 wait = RETRY_EVERY
             except Exception as e:
                 log.exception("the replacement of %s failed", self._stream.name)
-                self._close()
                 wait = self._fail(e)
             if wait is None:
                 break
@@ -251,10 +250,15 @@ class ReplacementRun(ThreadRun):
                 log.error("the replacement of %s is in place: %s", self._stream.name, why)
                 return RETRY_EVERY
             if row and row.is_open:
+                if self._replacement is not None:
+                    # What it has compared may be the reason.
+                    self._report(row, self._replacement)
                 undo_cut(self._control, row, why)
         except ControlError as e:
             log.warning("the end of the replacement of %s could not be reported: %s", self._stream.name, e)
             return RETRY_EVERY
+        finally:
+            self._close()
         return 0.0
 
     def _close(self) -> None:

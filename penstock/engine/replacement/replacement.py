@@ -186,14 +186,13 @@ class Replacement:
         self._comparison.read_running(self._spark, position.output_ends)
         self.progress.comparison = result = self._comparison.compare()
         if self._options.must_equal and not result.agrees:
-            first = result.examples[0]
             raise PenstockError(
                 f"the rows of the new version of stream {self._stream.name} are not those of the running version, "
                 "so it does not take its place",
                 got=f"{result.different:,} different, {result.only_new:,} only in the new, {result.only_running:,} "
-                f"only in the running version; for example key {first['key']}: new {first['new']}, "
-                f"running {first['running']}",
-                hint="mend the new version; or let columns differ with --expect equal-except:COLUMN; or expect nothing",
+                "only in the running version",
+                hint=f"`penstock replacements show {self._stream.name}` shows some; mend the new version, or let "
+                "columns differ with --expect equal-except:COLUMN, or expect nothing",
             )
         return result
 

@@ -135,6 +135,30 @@ def test_windows_that_were_open_are_emitted_by_the_new_version_once(
     assert ran(FINAL, spark, bootstrap, tmp_path) == [{"minute": 10, "count": 2}]
 
 
+def test_rows_that_must_be_equal_stop_it(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    send(bootstrap, at(*(m / 4 for m in range(22))))
+    ran(FINAL, spark, bootstrap, tmp_path)
+    strict = ReplacementOptions(must_equal=True)
+    with (
+        closing(replacement(WIDER, spark, bootstrap, tmp_path, strict)) as made,
+        pytest.raises(
+            PenstockError, match=r"are not those of the running version.*; got: 1 different, 0 only in the new"
+        ),
+    ):
+        made.open()
+        follow(made)
+    assert made.progress.comparison
+    assert made.progress.comparison.examples[0]["running"] == '{"minute":4,"count":4}'
+    with closing(replacement(WIDER, spark, bootstrap, tmp_path, replace(strict, ignored=("sum",)))) as made:
+        made.open()
+        follow(made)
+        assert made.progress.comparison
+        assert made.progress.comparison.equal == 1
+    # The running version goes on as it was.
+    send(bootstrap, at(5.75, 6))
+    assert ran(FINAL, spark, bootstrap, tmp_path) == [{"minute": 5, "count": 3}]
+
+
 def test_there_is_no_way_back_to_what_was_not_kept(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, at(0, 1, 2))
     ran(FINAL, spark, bootstrap, tmp_path)
