@@ -93,7 +93,7 @@ class OutputComparison:
     Args:
         stream: The new version.
         rows: Its rows.
-        folder: For the rows of the running version; a new process goes on with what is there.
+        folder: For the rows of the running version.
         bootstrap: The broker.
         ignored: Columns of values that may differ. Values must then be JSON objects.
     """
@@ -108,8 +108,11 @@ class OutputComparison:
         self._since: dict[str, dict[int, int]] = {}
         self._first_step: int | None = None
         self._live_step = 0
-        if (folder / STATE_FILE).exists():
-            state = json.loads((folder / STATE_FILE).read_text())
+
+    def open(self) -> None:
+        """Go on with what another process of the replacement has read."""
+        if (self._folder / STATE_FILE).exists():
+            state = json.loads((self._folder / STATE_FILE).read_text())
             self._next, self._since = (_with_numbers(state[name]) for name in ("next", "since"))
             self._first_step, self._live_step = state["first_step"], state["live_step"]
 

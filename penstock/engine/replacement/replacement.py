@@ -123,6 +123,8 @@ class Replacement:
             )
         self._check_has_no_reset(marker)
         self.new.open(marker.watermark_ms, self._options.since, back=self._options.back)
+        # Only now is the folder known to be of this replacement.
+        self._comparison.open()
         self._measure(marker_left=self.new.left(self.new.ends_of(marker)))
 
     def _check_has_no_reset(self, marker: CommitMarker) -> None:
