@@ -23,15 +23,17 @@ pytestmark = pytest.mark.browser
 TRIES = tries(300)
 READ = [
     "", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/releases", "api/changes",
-    "api/changed", "api/catalog", "api/explain", "api/preview", "api/panels/fleet", "api/panels/fleet/cards",
+    "api/changed", "api/catalog", "api/differences", "api/explain", "api/preview", "api/panels/fleet",
+    "api/panels/fleet/cards",
 ]  # fmt: skip
-ACT, RELEASE = "api/actions", "api/releases"
-WAYS = {("get", path) for path in READ} | {("post", ACT), ("post", RELEASE)}
+ACT, RELEASE, REPLACEMENT = "api/actions", "api/releases", "api/replacements"
+WAYS = {("get", path) for path in READ} | {("post", path) for path in (ACT, RELEASE, REPLACEMENT)}
 NONE = ["static/", "api/", "api/none"]
 QUERIES = {
     "api/letters": {"stream": "bundles", "kind": "dead"},
     "api/log": {"app": "metrics"},
     "api/releases": {"app": "metrics"},
+    "api/differences": {"replacement": "0" * 32},
     "api/changes": {"app": "metrics", "before": "0", "after": "disk"},
     "api/explain": {"sink": "shop-points"},
     "api/preview": {"stream": "nobody"},
@@ -42,10 +44,11 @@ ACTIONS = [
     {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"},
     {"verb": "poll", "kind": "capture", "name": "tests", "note": "tried"},
     {"app": "nobody", "to": "1", "note": "tried"},
+    {"verb": "cut", "replacement": "0" * 32, "note": "tried"},
 ]
 WORDS: list[Any] = [
-    "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay",
-    "stream", "app", "capture", "sink", "dead", "late",
+    "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay", "cut", "cancel",
+    "confirm", "back", "stream", "app", "capture", "sink", "dead", "late",
     "bundles", "metrics", "", " ", "x" * 121, "x" * 100_000, "\0", "\n",
     "\ud800", "é", "日本", "'; DROP TABLE stream; --", "<script>", "%00", "../../..", None, True, 0, -1, 10**30, 1.5,
     float("nan"), [], ["stop"], {}, {"verb": "stop"}, [[[[[[]]]]]],
@@ -99,7 +102,9 @@ def body(chance: random.Random) -> bytes:
 
 def asked(chance: random.Random) -> tuple[str, str]:
     """The method, mostly one that fits, and the target of a request."""
-    usual, path = chance.choice([*(("GET", path) for path in [*READ, *NONE]), *[("POST", ACT)] * 5, ("POST", RELEASE)])
+    usual, path = chance.choice(
+        [*(("GET", path) for path in [*READ, *NONE]), *[("POST", ACT)] * 5, ("POST", RELEASE), ("POST", REPLACEMENT)]
+    )
     method = chance.choice(METHODS) if chance.random() < 0.3 else usual
     if path in QUERIES:
         given: dict[str, Any] = dict(QUERIES[path])
@@ -123,15 +128,16 @@ def headers(chance: random.Random, url: str) -> list[tuple[bytes, bytes]]:
 
 
 def test_every_route_of_the_page_is_tested() -> None:
-    source = (PROJECT / "penstock" / "airflow" / "page.py").read_text()
-    assert "include_router" not in source
-    ways = re.findall(r'@app\.(?!middleware|exception_handler)(\w+)\(\s*"/([^"]*)"', source)
-    assert len(ways) == len(re.findall(r"@app\.(?!middleware|exception_handler)", source))
+    folder = PROJECT / "penstock" / "airflow"
+    source = "".join((folder / name).read_text() for name in ("page.py", "page_releases.py"))
+    assert source.count("include_router") == 1
+    ways = re.findall(r'@(?:app|router)\.(?!middleware|exception_handler)(\w+)\(\s*"/([^"]*)"', source)
+    assert len(ways) == len(re.findall(r"@(?:app|router)\.(?!middleware|exception_handler)", source))
     for method, path in ways:
         like = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path).replace(":path", ""))
         assert any(method == m and re.fullmatch(like, p) for m, p in WAYS), f"{method} {path}"
-    [verbs] = re.findall(r"verb: Literal\[(.*)\]", (PROJECT / "penstock/airflow/page_requests.py").read_text())
-    assert set(re.findall(r"\w+", verbs)) <= {word for word in WORDS if isinstance(word, str)}
+    verbs = re.findall(r"verb: Literal\[(.*)\]", (folder / "page_requests.py").read_text())
+    assert set(re.findall(r"\w+", " ".join(verbs))) <= {word for word in WORDS if isinstance(word, str)}
 
 
 @pytest.mark.long

@@ -107,7 +107,7 @@ class StreamClauses(FoldClauseReader):
         if folds:
             values["folds"] = self._declared_folds(folds, settings, values.get("app", STREAMS_APP))
             self._check_folds(values["folds"], [read.topic for read in values["reads"]])
-            self._check_timers(values["folds"])
+            self._check_timers(values["folds"], has_table=any(read.is_table for read in values["reads"]))
             self._check_steps(values["folds"], values.get("steps", 1))
             self._check_settings(folds, settings)
             values["output_mode"] = KeyedState(**of_folds)
@@ -139,8 +139,8 @@ class StreamClauses(FoldClauseReader):
                 "leave it out: only a stream with EMIT, JOIN or FOLD has late records")  # fmt: skip
             raise self.error("no record is ever late", "KEEP LATE", hint, self.clause_tokens[f"KEEP LATE {kept[0]}"])
 
-    def _check_timers(self, folds: Sequence[SqlFold]) -> None:
-        """TICK and TIMER are both there, or neither."""
+    def _check_timers(self, folds: Sequence[SqlFold], *, has_table: bool) -> None:
+        """A TIMER has a TICK; a TICK is of a TIMER, or of a table, which its batches keep near the end of its topic."""
         timed = [one.fold for one in folds if one.fold.timer_field]
         if timed and "TICK" not in self.clause_tokens:
             place = timed[0].query_locations["timer_field"]
@@ -149,9 +149,9 @@ class StreamClauses(FoldClauseReader):
                 got=f"TIMER {timed[0].timer_field}",
                 hint="write TICK 1 SECOND behind the folds, or a longer time",
             )
-        if not timed and "TICK" in self.clause_tokens:
+        if not timed and not has_table and "TICK" in self.clause_tokens:
             hint = "leave it out, or write TIMER field in FOLD"
-            raise self.error("TICK is of a fold with TIMER", "TICK", hint, self.clause_tokens["TICK"])
+            raise self.error("TICK is of a fold with TIMER, or of a table", "TICK", hint, self.clause_tokens["TICK"])
 
     def _check_steps(self, folds: Sequence[SqlFold], steps: int) -> None:
         """STEPS is the number of folds."""

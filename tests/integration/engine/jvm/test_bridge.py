@@ -78,6 +78,7 @@ def test_arrow_functions_are_named_as_often_as_a_plan_calls_them(spark: SparkSes
     once.createOrReplaceTempView("once")
     twice = spark.sql("WITH t AS (FROM once) SELECT * FROM t UNION ALL FROM t")
     assert bridge.arrow_functions(twice) == ["passed_on", "passed_on"]
+    spark.catalog.dropTempView("once")
 
 
 @pytest.mark.parametrize(

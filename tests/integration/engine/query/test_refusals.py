@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[OutputMode, Any, str]] = {
     "timers without event time": (TIMED, lambda one: timed(one.select("n")), "the column event_time"),
     "no timers": (TIMED, by_minute, "take another output mode"),
     "a step more than is said": (FINAL, lambda one: by_minute(one.dropDuplicates(["n", "event_time"])), "say steps=2"),
-    "a step in a stream without state": (Stateless(), by_minute, "say steps=1"),
+    "a step in a stream without state": (Stateless(), by_minute, "use EmitFinal(window="),
     "groups without time": (FINAL, lambda one: one.groupBy("n").count().select("n"), "a window of event_time"),
     "updated windows of another time": (
         UPDATES, lambda one: one.groupBy(F.window("at", "1 minute").alias("w")).agg(F.count("*").alias("n")),

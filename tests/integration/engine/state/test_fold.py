@@ -358,7 +358,7 @@ def test_folds_that_the_stream_cannot_run_are_refused(spark: SparkSession) -> No
     assert "twice" in refused(stream(transform=lambda paid: SUMS(paid).unionByName(SUMS(paid))))
     assert "they are read 2 times" in refused(stream(transform=lambda paid: (once := SUMS(paid)).unionAll(once)))
     assert "nobody reads the rows of fold sums" in refused(stream(transform=unread))
-    assert "has a tick, and none" in refused(stream(output_mode=replace(GRACE, tick=timedelta(seconds=1))))
+    assert "has a tick, and neither" in refused(stream(output_mode=replace(GRACE, tick=timedelta(seconds=1))))
 
 
 def test_a_fold_runs_on_rows_without_a_stream(spark: SparkSession) -> None:
