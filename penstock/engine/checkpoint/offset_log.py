@@ -8,7 +8,7 @@ a version line and `{"nextBatchWatermarkMs": ms}`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -89,6 +89,14 @@ def merge_offsets(sources: Iterable[SourceOffsets]) -> TopicOffsets:
             for partition, offset in parts.items():
                 offsets[int(partition)] = min(offset, offsets.get(int(partition), offset))
     return merged
+
+
+def by_topic(offsets: Mapping[tuple[str, int], int]) -> TopicOffsets:
+    """Offsets of topics and partitions, by topic."""
+    topics: TopicOffsets = {}
+    for (topic, partition), at in offsets.items():
+        topics.setdefault(topic, {})[partition] = at
+    return topics
 
 
 def commit_entry(watermark_ms: int) -> str:

@@ -30,7 +30,7 @@ from penstock.codec.columnar import coalesce_batches
 from penstock.engine.checkpoint import ownership, s3a
 from penstock.engine.checkpoint import plan_fingerprint as plans
 from penstock.engine.checkpoint.layout import RESET_FILE, move_durably
-from penstock.engine.checkpoint.offset_log import BatchPlan, commit_entry
+from penstock.engine.checkpoint.offset_log import BatchPlan, by_topic, commit_entry
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.operations.rebuild_from_inputs import InputFold, input_rows
@@ -201,7 +201,7 @@ def _parts_from_output(
     began, ends = int(time.time() * 1000), _output_ends(query.topic, bootstrap)
     starts = first_offsets(admin(bootstrap), ends, bootstrap)
     records = sum(end - starts[partition] for partition, end in ends.items())
-    frame = source.topic_records(spark, query.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(
+    frame = source.topic_records(spark, query.topic, bootstrap, by_topic(starts), by_topic(ends)).select(
         *RECORD_COLUMNS
     )
     parts = _write_parts(stream, frame, ("key",), query, writer, context, records)
@@ -302,13 +302,6 @@ def _output_ends(topic: str, bootstrap: str) -> dict[TopicAndPartition, int]:
             hint="reset the stream; for the next time, let it be compact alone: `penstock topics --apply`",
         )
     return stable_end_offsets([(topic, p) for p in range(count)], bootstrap, f"topic {topic}")
-
-
-def _by_topic(offsets: dict[TopicAndPartition, int]) -> TopicOffsets:
-    by_topic: TopicOffsets = {}
-    for (topic, partition), at in offsets.items():
-        by_topic.setdefault(topic, {})[partition] = at
-    return by_topic
 
 
 def _last_plan(stream: Stream, mark: CommitMarker) -> BatchPlan:

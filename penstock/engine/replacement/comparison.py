@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.codec.heartbeat import HEARTBEAT_KEY
+from penstock.engine.checkpoint.offset_log import by_topic
 from penstock.engine.query import source
 from penstock.engine.replacement.step_rows import SCHEMA
 from penstock.kafka.admin import admin, first_offsets, offsets_for_times
@@ -142,13 +143,13 @@ class OutputComparison:
         )
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        self._next, self._since = _by_topic(begins), _by_topic(ends)
+        self._next, self._since = by_topic(begins), by_topic(ends)
         self._first_step, self._live_step = first_step, live_step
         self._write_state()
 
     def read_running(self, spark: SparkSession, ends: dict[TopicAndPartition, int]) -> None:
         """Read what the running version has written since the last call."""
-        for topic, parts in _by_topic(ends).items():
+        for topic, parts in by_topic(ends).items():
             begins = {p: self._next.get(topic, {}).get(p, 0) for p in parts}
             upto = {p: max(end, begins[p]) for p, end in parts.items()}
             if upto == begins:
@@ -257,23 +258,11 @@ class OutputComparison:
         fresh.replace(self._folder / STATE_FILE)
 
 
-def figures_of(comparison: VersionComparison) -> dict[str, Any]:
-    """A comparison as it is shown."""
-    return asdict(comparison)
-
-
 def _example(output: str, outcome: str, key: Any, new: Any, running: Any) -> dict[str, str | None]:
     def text(value: Any) -> str | None:
         return None if value is None else printable(value if isinstance(value, bytes) else str(value), WIDTH)
 
     return {"output": output, "outcome": outcome, "key": text(key), "new": text(new), "running": text(running)}
-
-
-def _by_topic(offsets: dict[TopicAndPartition, int]) -> dict[str, dict[int, int]]:
-    by_topic: dict[str, dict[int, int]] = {}
-    for (topic, partition), at in offsets.items():
-        by_topic.setdefault(topic, {})[partition] = at
-    return by_topic
 
 
 def _with_numbers(offsets: dict[str, dict[str, int]]) -> dict[str, dict[int, int]]:

@@ -13,12 +13,12 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from penstock.control import Control, ProgressRow
-from penstock.engine.replacement.comparison import figures_of
 from penstock.engine.replacement.cut import is_handed_over
 from penstock.engine.replacement.folders import new_version_folder
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
@@ -226,7 +226,7 @@ class ReplacementRun(ThreadRun):
     def _report(self, row: ReplacementRow, replacement: Replacement) -> None:
         progress = replacement.progress
         self.figures.rows_in, self.figures.lag = progress.records, progress.lag
-        compared = figures_of(progress.comparison) if progress.comparison else {}
+        compared = asdict(progress.comparison) if progress.comparison else {}
         figures = {
             "records": progress.records, "total": progress.total, "rate": progress.rate, "lag": progress.lag,
             "remaining_ms": progress.remaining_ms, **compared,

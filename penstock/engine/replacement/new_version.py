@@ -9,7 +9,6 @@ written to a topic: the rows go to files (`StepRows`). A step that was killed ru
 from __future__ import annotations
 
 import json
-import logging
 import re
 import shutil
 import time
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.model.stream import Stream
-
-log = logging.getLogger(__name__)
 
 STATE_FILE, ROWS = "replacement.json", "rows"
 # Records of a step, so that one that is killed loses little. The watermark waits until the backlog is read.
@@ -191,11 +188,6 @@ class NewVersion:
         """The watermark of its last step, epoch ms."""
         last = self.last_batch
         return self._checkpoint.batch(last).plan.watermark_ms if last >= 0 else 0
-
-    @property
-    def state_size(self) -> tuple[int, int] | None:
-        """Keys and bytes of the state of its folds, if it has some."""
-        return self._folds.size
 
     def left(self, ends: TopicOffsets) -> int:
         """How many records there are between its offsets and others; a partition that it has not read counts whole."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from penstock.engine.checkpoint.layout import Checkpoint
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from penstock.kafka.commit_marker import TopicAndPartition
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
@@ -69,7 +70,7 @@ class ReplacementProgress:
     total: int = 0
     rate: float = 0.0
     lag: int = 0
-    comparison: VersionComparison | None = field(default=None)
+    comparison: VersionComparison | None = None
 
     @property
     def remaining_ms(self) -> int | None:
@@ -107,6 +108,8 @@ class Replacement:
             stream, self.new.rows, self.new.folder / RUNNING_ROWS, bootstrap, options.ignored
         )
         self.progress = ReplacementProgress()
+        # What was compared last: the new version's step, and the ends of the output.
+        self._compared: tuple[int, dict[TopicAndPartition, int]] | None = None
 
     def open(self) -> None:
         """Begin, or go on where another process of it ended.
@@ -185,6 +188,9 @@ class Replacement:
         self._comparison.begin(first, self.new.last_batch + 1, self.new.start.since, position.output_ends)
 
     def _compare(self, position: RunningPosition) -> VersionComparison:
+        rows = (self.new.last_batch, position.output_ends)
+        if self.progress.comparison is not None and rows == self._compared:
+            return self.progress.comparison
         self._comparison.read_running(self._spark, position.output_ends)
         self.progress.comparison = result = self._comparison.compare()
         if self._options.must_equal and not result.agrees:
@@ -196,6 +202,7 @@ class Replacement:
                 hint=f"`penstock replacements show {self._stream.name}` shows some; mend the new version, or let "
                 "columns differ with --expect equal-except:COLUMN, or expect nothing",
             )
+        self._compared = rows
         return result
 
     def cut(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.engine.checkpoint.offset_log import by_topic
 from penstock.engine.jvm import bridge
 from penstock.engine.operations.rebuild_from_inputs import incomplete_partitions
 from penstock.engine.operations.reset_plan import format_time, input_logs, start_offsets
@@ -124,14 +125,13 @@ def build_start(
         # Spark plans no first batch without a record.
         place = max(logs, key=lambda one: logs[one][1] - logs[one][0])
         starts = {**starts, place: logs[place][1] - 1}
-    by_topic: TopicOffsets = {}
-    for (topic, partition), at in starts.items():
-        by_topic.setdefault(topic, {})[partition] = at
     records = sum(max(0, logs[place][1] - start) for place, start in starts.items())
     floor = None
     if since is not None and isinstance(stream.output_mode, EmitChanges):
         floor = complete_at = _first_whole_window(stream, windows, since)
-    return BuildStart(by_topic, topic_ids(admin(bootstrap), counts, bootstrap), complete_at, since, records, floor)
+    return BuildStart(
+        by_topic(starts), topic_ids(admin(bootstrap), counts, bootstrap), complete_at, since, records, floor
+    )
 
 
 def _first_whole_window(stream: Stream, windows: Collection[EventTimeWindows], since: int) -> int:
@@ -157,9 +157,7 @@ def _since(
 ) -> int | None:
     """The time, epoch ms, from which on all records are read; None for all that there ever were."""
     firsts = {place: first for place, (first, _) in logs.items()}
-    read: TopicOffsets = {}
-    for (topic, partition), (_, end) in logs.items():
-        read.setdefault(topic, {})[partition] = end
+    read = by_topic({place: end for place, (_, end) in logs.items()})
     if retention_ms is None or not watermark_ms:
         candidates: list[int | None] = [None]
     else:
