@@ -22,7 +22,7 @@ class ReplaceStream(BaseOperator):
     """Replaces the stream that the form of the run names, in the name of the user who triggered it, and waits without a
     worker until the new version writes.
 
-    Params: stream; begin, rate, write, expect, cut, in_place (see `replacement_options`); note.
+    Params: stream; begin, rate, write, expect, cut, in_place, archive (see `replacement_options`); note.
     """
 
     ui_color = "#dcefd9"
@@ -49,7 +49,7 @@ class ReplaceStream(BaseOperator):
         try:
             options = replacement_options(
                 begin=begin or None, rate=params["rate"], write=params["write"], expect=params["expect"] or "",
-                cut=params["cut"], in_place=params["in_place"],
+                cut=params["cut"], in_place=params["in_place"], archive=params["archive"],
             )  # fmt: skip
             # Another try of the run waits for the same replacement.
             request = request_of(self.dag_id, run.run_id)

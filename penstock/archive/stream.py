@@ -46,6 +46,7 @@ class ArchiveOutput(Output):
     mask: tuple[Mask, ...] = ()
 
     writer: ClassVar[str] = "penstock.archive.writer:open_archive"
+    reader: ClassVar[str] = "penstock.archive.offset_reader:open_topic"
     # A record that is written again is recognised by its offset and left out.
     delivery: ClassVar[Delivery] = "upsert"
     empty_batches: ClassVar[bool] = True

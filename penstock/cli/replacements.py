@@ -58,6 +58,9 @@ def replace(
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Stop the running version first, on a machine without room for both.")
     ] = False,
+    no_archive: Annotated[
+        bool, typer.Option("--no-archive", help="Build the state of its topics alone, though its input is archived.")
+    ] = False,
     dry_run: DryRun = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for the cut; exit code 1 if it is cancelled or fails.")
@@ -71,7 +74,13 @@ def replace(
     """
     with clear_errors():
         options = replacement_options(
-            begin=as_utc(begin), rate=rate, write=write, expect=expect, cut=cut, in_place=in_place
+            begin=as_utc(begin),
+            rate=rate,
+            write=write,
+            expect=expect,
+            cut=cut,
+            in_place=in_place,
+            archive=not no_archive,
         )
         control = connect()
         app_view, stream = find(view_of(control), name)

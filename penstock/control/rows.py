@@ -142,7 +142,8 @@ class ReplacementRow:
         options: `from`, epoch ms of the first record that the new version reads, or None; `rate`, records/s that it
             reads at most, or None; `write`: `differing`, `all` or `none` of the rows that the running version wrote
             otherwise are written at the cut; `expect`: None, or `equal` with the columns `except` that may differ;
-            `cut`: `auto` or `manual`; `in_place`: whether the running version is stopped first.
+            `cut`: `auto` or `manual`; `in_place`: whether the running version is stopped first;
+            `archive`: whether the archive of its input is read.
         figures: As its driver reported them: `records` of `total` read, `rate` in records/s, `remaining_ms`, `lag` in
             records; rows `compared`, `equal`, `different`, `only_new`, `only_running`, with `examples`; `pause_ms` of
             the output at the cut.

@@ -155,6 +155,8 @@ class Output(ABC):
         delivery: what the store guarantees of a batch that is given twice: it is there once (`exactly once`), because
             its writer keeps the commit marker with the rows and returns it from `committed`; or it is written over
             itself (`upsert`). Only a store of the second kind has a thread of its own, so that it may be slow.
+        reader: `module:callable` that reads back the records of a topic: see `penstock.model.record_reader`. Empty for
+            a store that keeps no records as they were.
         empty_batches: whether a store without commit markers is also given batches without rows, and so knows all
             offsets that were read.
         mask: columns that are masked before the writer gets them. A dead letter of a row names the record and does not
@@ -163,6 +165,7 @@ class Output(ABC):
 
     writer: ClassVar[str]
     delivery: ClassVar[Delivery]
+    reader: ClassVar[str] = ""
     empty_batches: ClassVar[bool] = False
     mask: tuple[Mask, ...] = ()
 

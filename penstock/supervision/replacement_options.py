@@ -34,6 +34,7 @@ def replacement_options(
     expect: str = "",
     cut: str = "auto",
     in_place: bool = False,
+    archive: bool = True,
 ) -> dict[str, Any]:
     """The options of a replacement, as its row has them.
 
@@ -45,6 +46,7 @@ def replacement_options(
             breaks it stops.
         cut: See `CutMode`.
         in_place: Whether the running version is stopped first, on a machine without room for both.
+        archive: Whether the archive of its input is read, where there is one.
 
     Raises:
         ReplacementRefused: One of them is invalid.
@@ -67,6 +69,7 @@ def replacement_options(
     return {
         "from": None if begin is None else round(begin.timestamp() * 1000), "rate": rate, "write": str(write),
         "expect": _expectation(expect.strip()), "cut": str(cut), "in_place": in_place,
+        "archive": archive,
     }  # fmt: skip
 
 

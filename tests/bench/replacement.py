@@ -1,6 +1,7 @@
-"""How fast a new version builds its state from a topic, beside a stream that starts anew and reads the same topic.
+"""How fast a new version builds its state from a topic and from an archive of it, beside a stream that starts anew and
+reads the same topic.
 
-Both count and sum some million orders by shop and minute. To start anew is what there is without a replacement: the
+All count and sum some million orders by shop and minute. To start anew is what there is without a replacement: the
 output stands still until all is read. Then the new version takes over, and the time of the cut and of its first batch
 is measured, in a warm JVM: a real cut also waits for the next driver of the app.
 
@@ -9,6 +10,7 @@ is measured, in a warm JVM: a real cut also waits for the next driver of the app
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -21,11 +23,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.archive.stream import archive_stream
 from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.s3 import S3Server
+from penstock.engine.replacement.input_archive import InputArchive, find_archive
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import session_for
 from penstock.host.ports import free_port
+from penstock.model.archive import Archive
 from penstock.model.topic import COMMITS
+from penstock.object_store.endpoint import ACCESS_KEY
+from penstock.settings import settings
 from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 from penstock.testing import create, running, spark_session
 from tests.bench.common import table, write
@@ -37,6 +45,7 @@ START = 1_700_000_000_000
 SHOPS = 200
 ORDERS = Topic("orders", partitions=4, config={"retention.ms": "-1"})
 MINUTES = Topic("order-minutes", partitions=2, config={"retention.ms": "-1"})
+ARCHIVE = Archive("order-archive", ORDERS, bucket="bench", prefix="orders", every=timedelta(0))
 # Orders of an hour.
 SPAN_MS = 3_600_000
 
@@ -89,9 +98,38 @@ def seconds_to_read(stream: Stream, spark: SparkSession, bootstrap: str, folder:
         return time.monotonic() - began
 
 
+def write_archive(spark: SparkSession, bootstrap: str, folder: Path) -> float:
+    """Archive the orders, and close their hour; the seconds it took."""
+    began = time.monotonic()
+    with running(archive_stream(ARCHIVE), spark, bootstrap, folder) as run:
+        run.process_all_available()
+    return time.monotonic() - began
+
+
+def build(spark: SparkSession, bootstrap: str, folder: Path, archive: InputArchive | None) -> tuple[Replacement, float]:
+    """A replacement that has caught up, and the seconds it took."""
+    options = ReplacementOptions(since=START)
+    session = session_for(spark, WIDER)
+    made = Replacement(WIDER, session, bootstrap, str(folder), uuid.uuid4().hex, options, archive)
+    began = time.monotonic()
+    made.open()
+    while not (made.advance() and made.is_ready):
+        pass
+    return made, time.monotonic() - began
+
+
 def main(records: int) -> None:
-    with tempfile.TemporaryDirectory() as name, Broker(home=Path(name), port=free_port(2)) as broker:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        Broker(home=Path(name), port=free_port(2)) as broker,
+        S3Server(Path(name, "s3"), port=free_port()) as store,
+    ):
         bootstrap, folder = broker.bootstrap, Path(name, "checkpoints")
+        os.environ.update(
+            PENSTOCK_S3_URL=store.url, PENSTOCK_S3_ACCESS_KEY=ACCESS_KEY, PENSTOCK_S3_SECRET_KEY=store.secret_key,
+            PENSTOCK_S3_MAKE_BUCKETS="1",
+        )  # fmt: skip
+        settings.cache_clear()
         create(bootstrap, *STREAM.topics(), COMMITS)
         with spark_session() as spark:
             send_orders(spark, bootstrap, records // 10)
@@ -99,14 +137,11 @@ def main(records: int) -> None:
             seconds_to_read(replace(STREAM, name="warm"), spark, bootstrap, folder)
             send_orders(spark, bootstrap, records)
             seconds_to_read(STREAM, spark, bootstrap, folder)
-            options = ReplacementOptions(since=START)
-            made = Replacement(WIDER, session_for(spark, WIDER), bootstrap, str(folder), uuid.uuid4().hex, options)
+            archived = write_archive(spark, bootstrap, folder)
+            made, of_archive = build(spark, bootstrap, folder, find_archive(WIDER, [archive_stream(ARCHIVE)]))
+            made.close()
+            made, of_topic = build(spark, bootstrap, folder, None)
             with closing(made):
-                began = time.monotonic()
-                made.open()
-                while not (made.advance() and made.is_ready):
-                    pass
-                built = time.monotonic() - began
                 began = time.monotonic()
                 made.cut()
                 cut = time.monotonic() - began
@@ -117,11 +152,13 @@ def main(records: int) -> None:
             anew = seconds_to_read(replace(WIDER, name="anew"), spark, bootstrap, folder)
     total = records + records // 10
     rows = [
-        ["new version, with comparison", f"{built:.1f}", f"{total / built:,.0f}"],
+        ["new version of the archive, with comparison", f"{of_archive:.1f}", f"{total / of_archive:,.0f}"],
+        ["new version of the topic, with comparison", f"{of_topic:.1f}", f"{total / of_topic:,.0f}"],
         ["started anew", f"{anew:.1f}", f"{total / anew:,.0f}"],
-        ["ratio", f"{built / anew:.2f}", ""],
+        ["archive to anew, topic to anew", f"{of_archive / anew:.2f}, {of_topic / anew:.2f}", ""],
         ["cut", f"{cut:.1f}", ""],
         ["first batch of the new version", f"{first:.1f}", ""],
+        ["the archive, written before", f"{archived:.1f}", f"{total / archived:,.0f}"],
     ]
     write("replacement", table(["", "seconds", "records/s"], rows))
 

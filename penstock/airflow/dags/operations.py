@@ -123,6 +123,11 @@ def replace() -> Iterator[DAG]:
                 type="boolean",
                 description="Stop the running version first, on a machine without room for both.",
             ),
+            "archive": Param(
+                True,
+                type="boolean",
+                description="Build the state of the archive of its input, where there is one.",
+            ),
             "note": note_param(),
         },
         doc_md="Trigger it to change a stream whose state the new code cannot read, while the stream runs. It waits "

@@ -258,6 +258,18 @@ class Checkpoint:
         """The entry of a batch in the commit log; empty if there is none, or it is damaged."""
         return self._folder.read_verified(f"commits/{batch_id}") or ""
 
+    def plan_text(self, batch_id: int) -> str:
+        """The entry of a batch in the offset log; empty if there is none, or it is damaged."""
+        return self._folder.read_verified(f"offsets/{batch_id}") or ""
+
+    def forget_sources(self) -> None:
+        """Remove what the sources of the query wrote of themselves. The query must not run."""
+        self._folder.delete_folder("sources")
+
+    def write_source_log(self, text: str) -> None:
+        """Write the first entry of the log of the query's only source, in place of Spark. The query must not run."""
+        self._folder.replace("sources/0/0", text)
+
     def plan_batch(self, batch_id: int, text: str) -> None:
         """Plan a batch, in place of Spark. The query must not run; it gets an id if it has none."""
         if not self.query_id:

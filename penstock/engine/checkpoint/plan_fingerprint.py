@@ -57,6 +57,7 @@ def build_frame(
     has_commits: bool = True,
     max_records: int = 0,
     traces: bool = False,
+    records: DataFrame | None = None,
 ) -> DataFrame:
     """The frame that a stream's transform makes of its inputs.
 
@@ -70,6 +71,7 @@ def build_frame(
         has_commits: Whether the checkpoint has committed batches.
         max_records: The most records of a batch; 0 for no limit.
         traces: Whether trace contexts are read.
+        records: The raw records of its only input, in place of those of the broker.
 
     Raises:
         DeclarationError: The frame is not what the stream declares.
@@ -85,6 +87,7 @@ def build_frame(
             has_read=has_commits,
             max_records=max_records,
             traces=traces,
+            records=records,
         )
         for name in stream.sources
     }

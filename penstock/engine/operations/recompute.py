@@ -28,9 +28,9 @@ from penstock.engine.error_text import root_message
 from penstock.engine.jvm import bridge
 from penstock.engine.progress.stage_log import log_stage_progress
 from penstock.engine.query import decode as records
-from penstock.engine.query.decode import HEADERS_TYPE
 from penstock.engine.query.encode import encode_rows
 from penstock.engine.query.expectations import accepted_rows, dead_rows
+from penstock.engine.query.source import RECORD_TYPES
 from penstock.engine.session import session_for
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.input import RECORD_COLUMN, Input
@@ -45,10 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EPOCH, MICRO = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-RECORD = {
-    "topic": "string", "partition": "int", "offset": "bigint", "key": "binary", "value": "binary",
-    "timestamp": "timestamp", "headers": HEADERS_TYPE,
-}  # fmt: skip
 # Compressed input of each task: its groups must fit into memory, or are spilled to the disk.
 TASK_BYTES = 32 << 20
 # Bytes and rows of a batch: a row may be a megabyte, and by default thousands are held at once.
@@ -271,12 +267,12 @@ def _archived(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     frame = spark.read.parquet(*(f"file://{path}" for path in paths))
     types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
     if missing := [
-        f"{name} {types.get(name, 'is missing')}" for name, kind in RECORD.items() if types.get(name) != kind
+        f"{name} {types.get(name, 'is missing')}" for name, kind in RECORD_TYPES.items() if types.get(name) != kind
     ]:
         raise DeclarationError(
             "a file does not have the columns of an archive", got=", ".join(missing), hint="see docs/archives.md"
         )
-    return frame.select(*RECORD)
+    return frame.select(*RECORD_TYPES)
 
 
 def _check_archive_times(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> None:
@@ -286,7 +282,7 @@ def _check_archive_times(spark: SparkSession, stream: Stream, paths: Sequence[st
     micros = F.unix_micros(EVENT_TIME).cast("string").cast("binary")
     header = F.array(F.struct(F.lit("archived").alias("key"), micros.alias("value")))
     source = spark.read.parquet(*(f"file://{path}" for path in paths)).withColumn("headers", header)
-    rows = records.decode_records(source.select(*RECORD), input_, None)
+    rows = records.decode_records(source.select(*RECORD_TYPES), input_, None)
     archived = F.col(f"{RECORD_COLUMN}.headers")[0].value.cast("string").cast("bigint")
     difference = F.abs(F.unix_micros(EVENT_TIME) - archived)
     # For a time before the epoch the archive uses the record's own timestamp.
@@ -311,10 +307,10 @@ def _encoded_records(spark: SparkSession, paths: Sequence[str], topic: str) -> D
     """Encoded rows, as records of a topic."""
     columns = {
         "topic": F.lit(topic), "partition": F.lit(0), "offset": F.monotonically_increasing_id(),
-        "timestamp": F.current_timestamp(), "headers": F.lit(None).cast(HEADERS_TYPE),
+        "timestamp": F.current_timestamp(), "headers": F.lit(None).cast(RECORD_TYPES["headers"]),
     }  # fmt: skip
     rows = spark.read.schema("key BINARY, value BINARY").parquet(*(f"file://{path}" for path in paths))
-    return rows.select(*(columns.get(name, F.col(name)).alias(name) for name in RECORD))
+    return rows.select(*(columns.get(name, F.col(name)).alias(name) for name in RECORD_TYPES))
 
 
 def _cut(paths: Iterable[str], folder: Path) -> Iterator[str]:

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 EARLIEST = -2
+RECORD_TYPES = {
+    "topic": "string", "partition": "int", "offset": "bigint", "key": "binary", "value": "binary",
+    "timestamp": "timestamp", "headers": decode.HEADERS_TYPE,
+}  # fmt: skip
+"""The columns of raw records, as Kafka's source gives them and archives keep them."""
 
 
 class RecordPosition(NamedTuple):
@@ -51,6 +56,7 @@ def input_stream(
     has_read: bool = True,
     max_records: int = 0,
     traces: bool = False,
+    records: DataFrame | None = None,
 ) -> DataFrame:
     """The rows that the transform gets for an input: good ones, with the watermark on their event time.
 
@@ -71,14 +77,17 @@ def input_stream(
             of a window would replace the whole window.
         max_records: records of a batch, 0 for no limit.
         traces: whether trace contexts are read: see `penstock.engine.query.trace_context`.
+        records: a streaming frame of the raw records, in place of those of the broker.
     """
     input_ = stream.sources[name]
-    reader = spark.readStream.format("kafka").options(**_options(input_, bootstrap, headers=traces))
-    if max_records and (has_read or reset is None):
-        reader = reader.option("maxOffsetsPerTrigger", max_records)
-    starts = "earliest" if has_read or reset is None else json.dumps(_starts(input_, bootstrap, reset))
-    reader = reader.option("startingOffsets", starts).option("groupIdPrefix", client_id(f"{stream.group}-reader"))
-    raw = without_positions(_share(reader.load(), input_), excluded)
+    if records is None:
+        reader = spark.readStream.format("kafka").options(**_options(input_, bootstrap, headers=traces))
+        if max_records and (has_read or reset is None):
+            reader = reader.option("maxOffsetsPerTrigger", max_records)
+        starts = "earliest" if has_read or reset is None else json.dumps(_starts(input_, bootstrap, reset))
+        reader = reader.option("startingOffsets", starts).option("groupIdPrefix", client_id(f"{stream.group}-reader"))
+        records = reader.load()
+    raw = without_positions(_share(records, input_), excluded)
     raw = raw if upto is None else raw.where(is_before(upto))
     raw = trace_context.read_contexts(raw) if traces else raw
     values = raw.where("value IS NOT NULL") if input_.splits_tombstones else raw

@@ -21,6 +21,7 @@ import psutil
 from penstock.control import Control, ProgressRow
 from penstock.engine.replacement.cut import is_handed_over
 from penstock.engine.replacement.folders import new_version_folder
+from penstock.engine.replacement.input_archive import find_archive
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import memory_bytes, open_session, session_for
 from penstock.errors import BrokerError, ControlError, PenstockError, Wait
@@ -31,6 +32,8 @@ from penstock.supervision.release import cut_over, undo_cut
 from penstock.supervision.thread_run import ThreadRun
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import SparkSession
 
     from penstock.control import ReplacementRow
@@ -55,11 +58,12 @@ class ReplacementRun(ThreadRun):
         stream: The new version.
         control: The control database.
         figures: Its progress.
+        streams: All streams of the project, those of archives too.
     """
 
-    def __init__(self, stream: Stream, control: Control, figures: ProgressRow) -> None:
+    def __init__(self, stream: Stream, control: Control, figures: ProgressRow, streams: Collection[Stream]) -> None:
         super().__init__(f"replacement of {stream.name}", figures, STOP_TIMEOUT)
-        self._stream, self._control = stream, control
+        self._stream, self._control, self._streams = stream, control, streams
         self._spark: SparkSession | None = None
         self._replacement: Replacement | None = None
 
@@ -149,7 +153,8 @@ class ReplacementRun(ThreadRun):
         session = session_for(self._spark, self._stream)
         options = options_of(row.options)
         root = settings().checkpoint_root
-        self._replacement = Replacement(self._stream, session, settings().bootstrap, root, row.id, options)
+        archive = find_archive(self._stream, self._streams) if row.options.get("archive", True) else None
+        self._replacement = Replacement(self._stream, session, settings().bootstrap, root, row.id, options, archive)
         self._replacement.open()
         return self._replacement
 
@@ -273,7 +278,7 @@ class ReplacementDriver(Driver):
     def create_run(self, name: str, figures: ProgressRow) -> ReplacementRun:
         stream = replaced_stream(name)
         assert stream
-        return ReplacementRun(self.catalog.stream(stream), self._control, figures)
+        return ReplacementRun(self.catalog.stream(stream), self._control, figures, self.catalog.streams.values())
 
 
 def options_of(options: dict[str, Any]) -> ReplacementOptions:

@@ -9,11 +9,10 @@ written to a topic: the rows go to files (`StepRows`). A step that was killed ru
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
@@ -35,8 +34,10 @@ from penstock.engine.query.spark_limits import clear_refusal
 from penstock.engine.query.tables import StreamTables
 from penstock.engine.query.upstream import open_upstream
 from penstock.engine.query.watermark import Watermark
+from penstock.engine.replacement.archive_steps import ARCHIVE_STEP_RECORDS, ArchiveSteps, settle
 from penstock.engine.replacement.folders import CHECKPOINT, check_replaceable, copy_earlier, new_version_folder
 from penstock.engine.replacement.state_needs import BuildStart, build_start, state_retention_ms
+from penstock.engine.replacement.step_offsets import StepLimits, batch_entry, count_between, limit_ends
 from penstock.engine.replacement.step_rows import StepRows
 from penstock.engine.state import fold as folding
 from penstock.engine.state.fold_store import fold_store
@@ -45,29 +46,18 @@ from penstock.kafka.admin import admin, end_offsets, partition_counts, topic_ids
 from penstock.model.output import NO_COMMIT, CommitMarker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.engine.checkpoint.offset_log import TopicOffsets
+    from penstock.engine.replacement.input_archive import InputArchive
     from penstock.model.stream import Stream
 
 STATE_FILE, ROWS = "replacement.json", "rows"
 # Records of a step, so that one that is killed loses little. The watermark waits until the backlog is read.
 STEP_RECORDS = 2_000_000
-
-
-@dataclass
-class _StepLimits:
-    """What the watermark asks of a step: whether it reads all that there is."""
-
-    reads_all: bool = False
-    max_records: int = 0
-
-    def is_split(self, batch: PlannedBatch) -> bool:  # noqa: ARG002
-        return not self.reads_all
 
 
 class NewVersion:
@@ -79,12 +69,21 @@ class NewVersion:
         bootstrap: The broker.
         root: The root of all checkpoints.
         id: The id of the replacement; a folder that another one left is removed.
+        archive: The archive of its input.
 
     Raises:
         DeclarationError: The stream cannot be replaced.
     """
 
-    def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str, root: str, id: str) -> None:  # noqa: A002
+    def __init__(
+        self,
+        stream: Stream,
+        spark: SparkSession,
+        bootstrap: str,
+        root: str,
+        id: str,  # noqa: A002
+        archive: InputArchive | None = None,
+    ) -> None:
         check_replaceable(stream, root)
         self.stream, self._spark, self._bootstrap, self._root, self._id = stream, spark, bootstrap, root, id
         self.folder = new_version_folder(stream.name, root)
@@ -92,10 +91,13 @@ class NewVersion:
         self.rows = StepRows(self.folder / ROWS, stream)
         self._tables = StreamTables(stream, str(self.folder), bootstrap, lambda _offsets, _ends: None)
         self._folds = fold_store(stream.name, spark, self._checkpoint.path)
-        self._limits = _StepLimits()
+        self._archive = archive
+        self._archive_steps = ArchiveSteps(spark, self.folder, self._checkpoint, archive) if archive else None
+        self._reads_archive = False
+        self._limits = StepLimits()
         self._inputs = InputCheck(stream, bootstrap, self._checkpoint, InMemoryDataLossLog())
         self._upstream = open_upstream(stream, bootstrap, None, -1)
-        self._watermark = Watermark(stream, self._limits, self._upstream)
+        self._watermark: Watermark
         self._start: BuildStart
         self._encoded: DataFrame
         self._fingerprint: list[str]
@@ -121,6 +123,7 @@ class NewVersion:
             if back:
                 copy_earlier(self.stream, self._spark, self._root, self.checkpoint_folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        settle(self._checkpoint, self.folder)
         self._withdraw_cut()
         CheckpointRecovery(
             self.stream.name, HadoopFolder(self._spark, self._checkpoint.path), NO_COMMIT, stateful=True
@@ -131,25 +134,33 @@ class NewVersion:
             self._start = self._earlier_start() if back else self._first_start(watermark_ms, since)
         else:
             self._start = BuildStart(**state)
-        with clear_refusal(self.stream), folding.use_checkpoint(self.stream, self._checkpoint.path) as context:
-            # A window of which not all records are read must not be upserted.
-            frame = self._frame(Reset(self._start.starts, self._start.floor, self._start.ids))
-            self._encoded = encode_rows(self.stream, frame)
-        self._subscriptions = bridge.subscriptions(frame)
-        self._fingerprint = plan_fingerprint.fingerprint_lines(self.stream, frame, context)
+        self._open_query()
         if back:
             PlanFingerprint(self._spark, self.stream.name, self._checkpoint.path).check(self._fingerprint)
-        self._folds.open(context, self.last_batch)
         self._read_watermark(self._checkpoint.committed_batches())
         if state is None:
             self._write_state()
+
+    def _open_query(self, archived: DataFrame | None = None) -> None:
+        """Let the next steps read the topics, or the records of an archive."""
+        with clear_refusal(self.stream), folding.use_checkpoint(self.stream, self._checkpoint.path) as context:
+            # A window of which not all records are read must not be upserted.
+            frame = self._frame(Reset(self._start.starts, self._start.floor, self._start.ids), archived)
+            self._encoded = encode_rows(self.stream, frame)
+        if archived is None:
+            self._subscriptions = bridge.subscriptions(frame)
+            self._fingerprint = plan_fingerprint.fingerprint_lines(self.stream, frame, context)
+        self._folds.open(context, self.last_batch)
+        self._watermark = Watermark(self.stream, self._limits, self._upstream)
+        self._reads_archive = archived is not None
 
     def _first_start(self, watermark_ms: int, since: int | None) -> BuildStart:
         with clear_refusal(self.stream), folding.use_checkpoint(self.stream, self._checkpoint.path) as context:
             frame = self._frame(None)
             retention = state_retention_ms(self.stream, frame, context.folds.values())
             windows = bridge.event_time_windows(frame)
-        return build_start(self.stream, self._bootstrap, retention, watermark_ms, since, windows)
+        archive = self._archive if len(bridge.subscriptions(frame)) == 1 else None
+        return build_start(self.stream, self._bootstrap, retention, watermark_ms, since, windows, archive)
 
     def _earlier_start(self) -> BuildStart:
         """Where a version that was kept goes on."""
@@ -157,10 +168,10 @@ class NewVersion:
         ids = topic_ids(admin(self._bootstrap), offsets, self._bootstrap)
         return BuildStart(offsets, ids, 0, self._checkpoint.batch(self.last_batch).at_ms, 0)
 
-    def _frame(self, reset: Reset | None) -> DataFrame:
+    def _frame(self, reset: Reset | None, archived: DataFrame | None = None) -> DataFrame:
         tables = self._tables.frames(self._spark)
         return plan_fingerprint.build_frame(
-            self._spark, self.stream, self._bootstrap, tables, reset=reset, has_commits=reset is None
+            self._spark, self.stream, self._bootstrap, tables, reset=reset, has_commits=reset is None, records=archived
         )
 
     @property
@@ -176,7 +187,7 @@ class NewVersion:
     @property
     def records(self) -> int:
         """How many offsets it has read."""
-        return _left(self._start.starts, self.offsets)
+        return count_between(self._start.starts, self.offsets)
 
     @property
     def last_batch(self) -> int:
@@ -191,7 +202,7 @@ class NewVersion:
 
     def left(self, ends: TopicOffsets) -> int:
         """How many records there are between its offsets and others; a partition that it has not read counts whole."""
-        return _left(self.offsets, ends)
+        return count_between(self.offsets, ends)
 
     def ends_of(self, marker: CommitMarker) -> TopicOffsets:
         """The offsets of its inputs at a running version's marker; the present ends of topics that it does not read.
@@ -227,14 +238,37 @@ class NewVersion:
         Raises:
             PenstockError: The step failed; a step after it runs the same batch again.
         """
+        watermark_ms = watermark_ms if exact else min(self.next_watermark_ms, watermark_ms)
         planned = self._checkpoint.planned_batch()
+        if planned is None and self._step_from_archive(ends, watermark_ms, max_records):
+            return
         if planned is None:
-            bounded = self._bounded(ends, max_records or STEP_RECORDS)
-            self._plan(bounded, watermark_ms if exact else min(self.next_watermark_ms, watermark_ms))
+            bounded = limit_ends(self.offsets, ends, max_records or STEP_RECORDS)
+            self._plan(bounded, watermark_ms)
             planned = self._checkpoint.planned_batch()
         # Also of a batch that a killed process has planned.
-        self._limits.reads_all = planned is not None and not _left(planned.ends, ends)
+        self._limits.reads_all = planned is not None and not count_between(planned.ends, ends)
         self._run()
+
+    def _step_from_archive(self, ends: TopicOffsets, watermark_ms: int, max_records: int) -> bool:
+        """Run a step that reads the archive, if it has what comes next; whether it has."""
+        steps, at = self._archive_steps, self.offsets
+        own = steps.ends(at, ends, self._start.ids) if steps and len(self._subscriptions) == 1 else {}
+        if not steps or not own:
+            if self._reads_archive:
+                self._open_query()
+            return False
+        bounded = limit_ends(at, own, max_records or ARCHIVE_STEP_RECORDS)
+        entry = self._entry({t: {**parts, **bounded.get(t, {})} for t, parts in at.items()}, watermark_ms)
+        steps.plan(self.last_batch + 1, at, entry, self._checkpoint.plan_text(self.last_batch))
+        if not self._reads_archive:
+            self._open_query(steps.records())
+        self._limits.reads_all = not count_between(steps.batch.ends, ends)
+        try:
+            self._run()
+        finally:
+            settle(self._checkpoint, self.folder)
+        return True
 
     def _run(self) -> None:
         self._error = None
@@ -272,24 +306,17 @@ class NewVersion:
         self._tables.advance(query_id, batch_id, lambda: False)
         if self._upstream:
             self._upstream.begin_batch()
-        batch = self._checkpoint.batch(batch_id)
+        archived = self._archive_steps.batch if self._archive_steps and self._reads_archive else None
+        batch = archived or self._checkpoint.batch(batch_id)
         self._folds.begin_batch(batch)
-        self._inputs.check_before(batch, CommitMarker(query_id, -1, {}, self._start.ids), query_id)
+        if not archived:
+            self._inputs.check_before(batch, CommitMarker(query_id, -1, {}, self._start.ids), query_id)
         rows = CheckedRows.of(self.stream, split_by_output(self.stream, frame.toArrow()))
-        self._inputs.check_after(batch)
+        if not archived:
+            self._inputs.check_after(batch)
         self.rows.write(batch_id, rows.by_output)
         self._folds.commit_batch(batch)
         self._watermark.cap(batch, bridge.BatchExecution.last_of(query))
-
-    def _bounded(self, ends: TopicOffsets, limit: int) -> TopicOffsets:
-        """The ends of a step of so many records at most, in proportion to what each partition has left."""
-        at, left = self.offsets, self.left(ends)
-        if left <= limit:
-            return ends
-        return {
-            t: {p: min(end, (b := at.get(t, {}).get(p, 0)) + -(-(end - b) * limit // left)) for p, end in parts.items()}
-            for t, parts in ends.items()
-        }
 
     @property
     def next_watermark_ms(self) -> int:
@@ -304,30 +331,14 @@ class NewVersion:
 
     def _plan(self, ends: TopicOffsets, watermark_ms: int) -> None:
         """Plan the next batch, which begins where the last one ended."""
-        now, last = int(time.time() * 1000), self.last_batch
-        if last >= 0:
-            before = self._checkpoint.batch(last).plan
-            version, metadata, read = before.text.partition("\n")[0], before.metadata, before.sources
-        else:
-            version, metadata = "v1", bridge.first_batch_metadata(self._spark, now)
-            read = (None,) * len(self._subscriptions)
-        metadata = {**metadata, "batchWatermarkMs": watermark_ms, "batchTimestampMs": now}
-        lines = [
-            json.dumps(self._line(topic, pattern, source or {}, ends))
-            for (topic, pattern), source in zip(self._subscriptions, read, strict=True)
-        ]
-        self._checkpoint.plan_batch(last + 1, "\n".join([version, json.dumps(metadata), *lines]))
+        self._checkpoint.plan_batch(self.last_batch + 1, self._entry(ends, watermark_ms))
 
-    def _line(
-        self, topic: str, pattern: str, read: Mapping[str, Mapping[str, int]], ends: TopicOffsets
-    ) -> dict[str, dict[str, int]]:
-        """The next offsets of a source, which never go back."""
-        line = {t: dict(parts) for t, parts in read.items()}
-        for name, parts in ends.items():
-            if name == topic or (pattern and re.fullmatch(pattern, name)):
-                own = line.setdefault(name, {})
-                own.update({str(p): max(end, own.get(str(p), 0)) for p, end in parts.items()})
-        return line
+    def _entry(self, ends: TopicOffsets, watermark_ms: int) -> str:
+        """The entry of the next batch in the offset log."""
+        now, last = int(time.time() * 1000), self.last_batch
+        before = self._checkpoint.batch(last).plan if last >= 0 else None
+        first = {} if before else bridge.first_batch_metadata(self._spark, now)
+        return batch_entry(before, first, self._subscriptions, ends, watermark_ms, now)
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -381,8 +392,3 @@ class NewVersion:
             self._upstream.close()
             self._upstream = None
         self._tables.close()
-
-
-def _left(at: TopicOffsets, ends: TopicOffsets) -> int:
-    """How many offsets there are between some and others."""
-    return sum(max(0, end - at.get(t, {}).get(p, 0)) for t, parts in ends.items() for p, end in parts.items())

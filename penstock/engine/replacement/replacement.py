@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from penstock.engine.replacement.input_archive import InputArchive
     from penstock.kafka.commit_marker import TopicAndPartition
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
@@ -88,6 +89,7 @@ class Replacement:
         root: The root of all checkpoints.
         id: The id of the replacement.
         options: How it is done.
+        archive: The archive of its input, which it reads before the topic.
     """
 
     def __init__(
@@ -98,10 +100,11 @@ class Replacement:
         root: str,
         id: str,  # noqa: A002
         options: ReplacementOptions,
+        archive: InputArchive | None = None,
     ) -> None:
         self._stream, self._spark, self._options = stream, spark, options
         self._bootstrap, self._root = bootstrap, root
-        self.new = NewVersion(stream, spark, bootstrap, root, id)
+        self.new = NewVersion(stream, spark, bootstrap, root, id, archive)
         topics = [output.name for output in stream.outputs.values()]
         self.running = RunningVersion(stream.name, topics, bootstrap)
         self._comparison = OutputComparison(

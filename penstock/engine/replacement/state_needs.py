@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.engine.jvm.bridge import EventTimeWindows
+    from penstock.engine.replacement.input_archive import InputArchive
     from penstock.kafka.commit_marker import TopicAndPartition
     from penstock.model.fold import Fold
     from penstock.model.stream import Stream
@@ -90,6 +91,7 @@ def build_start(
     watermark_ms: int,
     since: int | None = None,
     windows: Collection[EventTimeWindows] = (),
+    archive: InputArchive | None = None,
 ) -> BuildStart:
     """Where a new version of a stream begins to read.
 
@@ -102,24 +104,30 @@ def build_start(
         watermark_ms: The watermark of the running version, epoch ms; 0 for none.
         since: Epoch ms to begin at, if its state needs no record before; None for the default.
         windows: The windows of its plan.
+        archive: Of its input.
 
     Raises:
         DeclarationError: The state may be of records that were deleted, or there is nothing to read.
     """
     counts, logs = input_logs(stream, bootstrap)
-    if not any(first < end for first, end in logs.values()):
+    ids = topic_ids(admin(bootstrap), counts, bootstrap)
+    archived = archive.partitions(ids, logs) if archive else set()
+    if not archived and not any(first < end for first, end in logs.values()):
         raise DeclarationError(
             f"the inputs of stream {stream.name} have no record, so there is no state to build",
             got=", ".join(sorted(counts)) or "no topic",
             hint=f"stop it, `penstock streams reset {stream.name} --to earliest`, and release its app",
         )
     if since is None and retention_ms != 0:
-        since = _since(stream, bootstrap, logs, retention_ms, watermark_ms)
+        since = _since(stream, bootstrap, logs, retention_ms, watermark_ms, archived)
     starts = (
         {place: max(first, end - COMPARED_RECORDS) for place, (first, end) in logs.items()}
         if since is None and retention_ms == 0
         else start_offsets(stream, bootstrap, logs, "earliest" if since is None else since)
     )
+    if archive and archived and retention_ms != 0:
+        lacking = archived.intersection(_incomplete(stream, bootstrap, logs, since))
+        starts.update({place: min(starts[place], archive.first_offset(place, since)) for place in lacking})
     complete_at = 0 if since is None or retention_ms is None else since + retention_ms
     if all(start >= logs[place][1] for place, start in starts.items()):
         # Spark plans no first batch without a record.
@@ -129,9 +137,7 @@ def build_start(
     floor = None
     if since is not None and isinstance(stream.output_mode, EmitChanges):
         floor = complete_at = _first_whole_window(stream, windows, since)
-    return BuildStart(
-        by_topic(starts), topic_ids(admin(bootstrap), counts, bootstrap), complete_at, since, records, floor
-    )
+    return BuildStart(by_topic(starts), ids, complete_at, since, records, floor)
 
 
 def _first_whole_window(stream: Stream, windows: Collection[EventTimeWindows], since: int) -> int:
@@ -154,23 +160,31 @@ def _since(
     logs: Mapping[TopicAndPartition, tuple[int, int]],
     retention_ms: int | None,
     watermark_ms: int,
+    archived: Collection[TopicAndPartition],
 ) -> int | None:
     """The time, epoch ms, from which on all records are read; None for all that there ever were."""
-    firsts = {place: first for place, (first, _) in logs.items()}
-    read = by_topic({place: end for place, (_, end) in logs.items()})
     if retention_ms is None or not watermark_ms:
         candidates: list[int | None] = [None]
     else:
         candidates = [max(0, watermark_ms - 2 * retention_ms), max(0, watermark_ms - retention_ms)]
     for since in candidates:
-        incomplete = sorted(incomplete_partitions(stream, bootstrap, firsts, read, since or 0))
+        incomplete = sorted(_incomplete(stream, bootstrap, logs, since) - set(archived))
         if not incomplete:
             return since
     topic, partition = incomplete[0]
     needed = f"records since {format_time(since)}" if since else "all records, as nothing says how long one stays in it"
     raise DeclarationError(
         f"the inputs of stream {stream.name} do not hold all that its state is made of: {needed}",
-        got=f"{topic}[{partition}] begins at offset {firsts[topic, partition]}",
+        got=f"{topic}[{partition}] begins at offset {logs[topic, partition][0]}",
         hint="give --from TIME if its state needs no record before; for a fold, declare input_retention; and keep the "
         "records for longer, for the next time",
     )
+
+
+def _incomplete(
+    stream: Stream, bootstrap: str, logs: Mapping[TopicAndPartition, tuple[int, int]], since: int | None
+) -> set[TopicAndPartition]:
+    """The partitions that may have lost records of this time, epoch ms, or later; None for records of any time."""
+    firsts = {place: first for place, (first, _) in logs.items()}
+    read = by_topic({place: end for place, (_, end) in logs.items()})
+    return set(incomplete_partitions(stream, bootstrap, firsts, read, since or 0))

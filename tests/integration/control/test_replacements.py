@@ -11,12 +11,13 @@ import pytest
 from penstock.control import Actor, Control
 from penstock.control.repositories.apps import DeclaredApps
 from penstock.errors import ReleaseRefused
+from penstock.supervision.replacement_options import replacement_options
 
 pytestmark = pytest.mark.integration
 
 ME = Actor("me", "cli")
 APP, STREAMS = "replaced", ("s", "t")
-OPTIONS = {"from": None, "rate": None, "write": "differing", "expect": None, "cut": "auto", "in_place": False}
+OPTIONS = replacement_options()
 DECLARED = cast(
     "DeclaredApps",
     SimpleNamespace(apps={APP: ()}, supervised={name: SimpleNamespace(name=name, app=APP) for name in STREAMS}),

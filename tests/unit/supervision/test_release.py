@@ -17,6 +17,7 @@ from penstock.settings import settings
 from penstock.supervision import code_snapshot, released_code
 from penstock.supervision import release as releases
 from penstock.supervision.release_queue import MAX_WAITING, ReleaseQueue
+from penstock.supervision.replacement_options import replacement_options
 from tests.support.supervised_platform import ME, Platform
 from tests.support.wait import wait_until
 
@@ -135,7 +136,7 @@ def test_a_home_that_cannot_be_written_refuses_the_release(p: Platform, home: Pa
         releases.release(p.control, "a", ME)
 
 
-OPTIONS = {"from": None, "rate": None, "write": "differing", "expect": None, "cut": "auto", "in_place": False}
+OPTIONS = replacement_options()
 
 
 class Code:

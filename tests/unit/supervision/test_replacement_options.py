@@ -10,7 +10,15 @@ import pytest
 from penstock.errors import ReplacementRefused
 from penstock.supervision.replacement_options import expectation_text, replacement_options
 
-DEFAULT = {"from": None, "rate": None, "write": "differing", "expect": None, "cut": "auto", "in_place": False}
+DEFAULT = {
+    "from": None,
+    "rate": None,
+    "write": "differing",
+    "expect": None,
+    "cut": "auto",
+    "in_place": False,
+    "archive": True,
+}
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ from penstock.supervision import launch, reaper, released_code
 from penstock.supervision.decision.facts import Evidence, facts_of
 from penstock.supervision.decision.watch import DriversWatch, supervised_apps
 from penstock.supervision.lifecycle import Driver
+from penstock.supervision.replacement_options import replacement_options
 from penstock.supervision.supervisor import Supervisor
 from tests.support.supervised_platform import ME, SLEEP, Platform
 
 NEW = replacement_app("s")
-OPTIONS = {"from": None, "rate": None, "write": "differing", "expect": None, "cut": "auto", "in_place": False}
+OPTIONS = replacement_options()
 
 
 def ask(p: Platform) -> ReplacementRow:
