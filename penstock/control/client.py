@@ -17,6 +17,7 @@ from penstock.control.repositories.partitions import PartitionRepository
 from penstock.control.repositories.progress import ProgressRepository
 from penstock.control.repositories.releases import ReleaseRepository
 from penstock.control.repositories.replacements import ReplacementRepository
+from penstock.control.repositories.standbys import StandbyRepository
 from penstock.errors import ControlError
 from penstock.host.embedded import refuse_another_home
 from penstock.settings import settings
@@ -27,6 +28,7 @@ class Control(
     ReleaseRepository,
     ReplacementRepository,
     DriverRepository,
+    StandbyRepository,
     LeaseRepository,
     ProgressRepository,
     ActionRepository,

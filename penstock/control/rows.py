@@ -102,6 +102,8 @@ class AppRow:
         refused_at: When a release was refused that the app needs, in epoch ms.
         refused: Why it was refused.
         digest: Of the code of the last release; None before the first launch.
+        standby: The driver that was launched beside the running one to take the app over from it; it may have ended.
+        standby_for: The release for which the running driver asked for a standby.
     """
 
     name: str
@@ -111,6 +113,8 @@ class AppRow:
     refused_at: int | None = None
     refused: str | None = None
     digest: str | None = None
+    standby: str | None = None
+    standby_for: int | None = None
 
 
 @dataclass(frozen=True)

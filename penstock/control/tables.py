@@ -98,6 +98,10 @@ app = Table(
     Column("refused_at", BigInteger),
     Column("refused", BoundedText),
     Column("absent_since", BigInteger),  # since when it is not declared any more; NULL while it is
+    # The driver that was launched beside the running one and takes the app over from it; it may have ended.
+    Column("standby", String(32)),
+    # The release for which the running driver waits for a standby, or waited.
+    Column("standby_for", Integer),
 )
 
 release = Table(
@@ -143,7 +147,7 @@ driver = Table(
     Column("release_seq", Integer, nullable=False),
     Column("spec_hash", String(64), nullable=False),  # digest of the code that it runs
     Column("owner", BoundedText(500), nullable=False),  # task instance, or who started it by hand
-    Column("state", String(10), nullable=False),  # launching | queued | running | draining | ended
+    Column("state", String(10), nullable=False),  # launching | standby | queued | running | draining | ended
     Column("launched_at", BigInteger, nullable=False),
     Column("alive_at", BigInteger, nullable=False),  # last liveness report
     Column("ended_at", BigInteger),

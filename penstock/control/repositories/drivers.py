@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, first_row, rows
@@ -29,27 +29,11 @@ class DriverRepository(ControlDatabase):
         Returns:
             The incarnation to launch; None if the app has another incarnation than expected.
         """
-        incarnation = uuid.uuid4().hex
-        previous = self.driver(expected) if expected else None
-        orderly = previous is None or previous.end_code in ORDERLY_ENDS
         with self.begin() as c:
-            is_expected = s.app.c.incarnation.is_(None) if expected is None else s.app.c.incarnation == expected
-            won = c.execute(
-                update(s.app)
-                .where(s.app.c.name == app, is_expected)
-                .values(
-                    incarnation=incarnation,
-                    restarts=s.app.c.restarts + (0 if orderly else 1),
-                    refused_at=None,
-                    refused=None,
-                )
-            ).rowcount
-            if not won:
+            incarnation = uuid.uuid4().hex
+            if not succeed(c, app, expected, incarnation):
                 return None
-            last = c.execute(select(s.app.c.release_seq, s.app.c.digest).where(s.app.c.name == app)).one()
-            own = {"release_seq": last.release_seq, "spec_hash": last.digest or "", "state": "launching"}
-            times = {"launched_at": s.now_ms(), "alive_at": s.now_ms()}
-            c.execute(insert(s.driver).values({"incarnation": incarnation, "app": app, **own, **times, **values}))
+            add_driver(c, app, incarnation, values)
         return incarnation
 
     def hand_app_over(self, app: str, incarnation: str, holder: str) -> None:
@@ -125,3 +109,29 @@ class DriverRepository(ControlDatabase):
                     end_code=func.coalesce(s.driver.c.end_code, code),
                 )
             )
+
+
+def add_driver(c: Connection, app: str, incarnation: str, values: dict[str, Any]) -> None:
+    """Add the row of a driver that is about to be launched, of the release and the code of its app.
+
+    Args:
+        values: Further columns.
+    """
+    last = c.execute(select(s.app.c.release_seq, s.app.c.digest).where(s.app.c.name == app)).one()
+    own = {"release_seq": last.release_seq, "spec_hash": last.digest or "", "state": "launching"}
+    times = {"launched_at": s.now_ms(), "alive_at": s.now_ms()}
+    c.execute(insert(s.driver).values({"incarnation": incarnation, "app": app, **own, **times, **values}))
+
+
+def succeed(c: Connection, app: str, expected: str | None, incarnation: str) -> bool:
+    """Make a driver the one that may run an app, instead of the expected one; False if the app has another.
+
+    It counts as a restart if the driver before it did not end in order.
+    """
+    ended = c.execute(select(s.driver.c.end_code).where(s.driver.c.incarnation == expected)).first()
+    orderly = ended is None or ended.end_code in ORDERLY_ENDS
+    is_expected = s.app.c.incarnation.is_(None) if expected is None else s.app.c.incarnation == expected
+    values = {"incarnation": incarnation, "refused_at": None, "refused": None, "standby": None, "standby_for": None}
+    restarts = s.app.c.restarts + (0 if orderly else 1)
+    mine = (s.app.c.name == app) & is_expected
+    return bool(c.execute(update(s.app).where(mine).values(restarts=restarts, **values)).rowcount)
