@@ -6,16 +6,19 @@ spark-submit starts it: `driver.py --app APP --incarnation ID`. See `penstock.su
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NoReturn
 
 from penstock.control import Control, ProgressRow
 from penstock.engine.executor_code import send_code
 from penstock.engine.executor_wait import ExecutorWatch
+from penstock.engine.host_memory import lacking_memory
 from penstock.engine.jvm import bridge
 from penstock.engine.progress import batch_spans
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session
+from penstock.engine.warm_up import warm_up
 from penstock.lineage.emitter import open_emitter
 from penstock.settings import settings
 from penstock.supervision.lifecycle import Driver
@@ -54,6 +57,21 @@ class StreamDriver(Driver):
 
     def unmet_resources(self) -> str | None:
         return self._executors.missing if self._executors else None
+
+    def warm_up(self, is_over: Callable[[], bool]) -> None:
+        assert self._spark is not None
+        for stream in map(self.catalog.stream, self._names):
+            # Nobody knows how long it takes to read the tables of a stream.
+            if not (stream.tables or is_over()):
+                warm_up(self._spark, stream, is_over)
+
+    def standby_obstacle(self) -> str:
+        assert self._spark is not None
+        if not str(self._spark.sparkContext.master).startswith("local"):
+            return "its cluster would have to run both drivers"
+        if not any(run.active for run in self._runs.values()):
+            return "none of its streams runs"
+        return lacking_memory()
 
     def create_run(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.engine.jvm import shared_jvm
-from penstock.engine.session import open_session, session_for, submit_conf, use_utc
+from penstock.engine.session import open_session, submit_conf, use_utc
 from penstock.errors import HostError, PenstockError
 from penstock.host import files
 from penstock.settings import LIBRARY, settings
@@ -160,20 +160,12 @@ def _warm_up(spark: SparkSession) -> None:
     Streams that write to no topic, and cannot be previewed, come last.
     """
     from penstock.catalog import partial_catalog
-    from penstock.engine.operations.stream_preview import StreamPreview
+    from penstock.engine.warm_up import warm_up
 
-    until, batches = time.monotonic() + WARM_UP_SECONDS, list[object]()
+    until = time.monotonic() + WARM_UP_SECONDS
     streams = partial_catalog()[0].streams.values()
     for stream in sorted(streams, key=lambda one: any(o.delivery != "exactly once" for o in one.outputs.values())):
-        run = StreamPreview(stream, session_for(spark, stream), settings().bootstrap, "newest", batches.append)
-        try:
-            with run.running() as plan:
-                while any(plan.reads.values()) and not batches and run.wait(0.2) and time.monotonic() < until:
-                    pass
-        except Exception as e:
-            # A project's own code may raise anything.
-            log.info("the session is not warmed up by stream %s: %s", stream.name, e)
-        if batches or time.monotonic() > until:
+        if warm_up(spark, stream, lambda: time.monotonic() > until) or time.monotonic() > until:
             return
 
 

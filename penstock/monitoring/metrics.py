@@ -164,7 +164,7 @@ APP = (
         lambda a: a.driver is not None and a.driver.up,
     ),
     Reading("release", "Number of the release that is asked for.", lambda a: a.release_seq),
-    Reading("drivers", "Drivers of the app that have not ended: two during a replacement.", lambda a: a.drivers),
+    Reading("drivers", "Drivers of the app that have not ended: two during a release.", lambda a: a.drivers),
     Reading("restarts_total", "Drivers launched because one had ended by itself.", lambda a: a.restarts),
 )
 

@@ -2,7 +2,8 @@
 
 It takes the leases of what its app declares, reads the desired state every second and reports every two. It leaves by
 itself when none of its streams is wanted, when a release is requested, on SIGTERM, or when another driver has its
-leases.
+leases. The driver of a release that is launched beside the running one opens its session, and then stands by until that
+one has ended.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, NoReturn
@@ -31,11 +33,14 @@ from penstock.supervision import cluster_driver_process, released_code
 from penstock.supervision import out_of_memory as ends
 from penstock.supervision.driver_run import DriverRun
 from penstock.supervision.lease_keeper import LeaseHolder
+from penstock.supervision.standby import StandbyWait, stand_by
 from penstock.supervision.unreadable_run import UnreadableRun
 
 log = logging.getLogger("penstock.driver")
 
 LOOK_EVERY, LAG_EVERY, HISTORY_EVERY = 1.0, 5.0, 15.0
+# Seconds between two looks for the end of a cut, as the stream has no output until then.
+CUT_LOOK_EVERY = 0.2
 # A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
 STUCK_WRITE = 5 * TIMEOUT
 # Exit codes, for the log's reader: 0 asked to exit, 75 (EX_TEMPFAIL) another driver has the leases, 78 nothing to run.
@@ -74,6 +79,7 @@ class Driver(ABC):
         # The stream whose new version is about to write; it must not start meanwhile.
         self._replaced = ""
         self._leases = LeaseHolder(control, self._names, incarnation)
+        self._standby_wait = StandbyWait(control, incarnation, self.standby_obstacle)
 
     def _is_mine(self, name: str) -> bool:
         """Whether it is this app's; of two apps that declare one name it is whose it was."""
@@ -82,6 +88,13 @@ class Driver(ABC):
     def open(self) -> None:
         """Open what all runs share, before any of them starts."""
         return
+
+    def warm_up(self, is_over: Callable[[], bool]) -> None:  # noqa: B027
+        """Prepare what `open` made for the first work of the runs, until `is_over`, as a standby has time for that."""
+
+    def standby_obstacle(self) -> str:
+        """Why no other driver of the app is to start beside this one; empty if one may."""
+        return "only drivers of streams have one"
 
     @abstractmethod
     def create_run(self, name: str, figures: ProgressRow) -> DriverRun:
@@ -140,6 +153,14 @@ class Driver(ABC):
         own_session = session.current()
         # The launcher records them too, but it may have died in between.
         self._control.update_driver(self.incarnation, pid=own_session.pid, pid_started=own_session.started, **where)
+        signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM", "signal"))
+        signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT", "signal"))
+        app = self._control.app(self.app)
+        is_standby = app is not None and app.incarnation != self.incarnation
+        if app and is_standby and (why := stand_by(self._control, app, row, self, self._leaving)):
+            log.error("driver of %s leaves: %s", self.app, why)
+            self._control.end_driver(self.incarnation, why, "not begun")
+            return LEASES_ELSEWHERE
         try:
             self._leases.take()
         except LeaseHeld as e:
@@ -149,9 +170,8 @@ class Driver(ABC):
                 self._control.hand_app_over(self.app, self.incarnation, e.holder)
             self._control.end_driver(self.incarnation, str(e), "not begun")
             return LEASES_ELSEWHERE
-        signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM", "signal"))
-        signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT", "signal"))
-        self.open()
+        if not is_standby:
+            self.open()
         self._report_resources()
         threading.Thread(target=self._keep, name="keeper", daemon=True).start()
         self._open_runs()
@@ -203,7 +223,7 @@ class Driver(ABC):
             if time.monotonic() >= lag_at:
                 self._measure_lag()
                 lag_at = time.monotonic() + LAG_EVERY
-            self._leaving.wait(LOOK_EVERY)
+            self._leaving.wait(CUT_LOOK_EVERY if self._replaced else LOOK_EVERY)
 
     def _report_on(self) -> None:
         """Report every few seconds, also while the main loop waits for a broker that is down."""
@@ -222,14 +242,15 @@ class Driver(ABC):
             desired = self._control.desired(self.app)
             app = self._control.app(self.app)
             self._replaced = replacement.name if replacement and replacement.state == "cutting" else ""
+            drains = app is not None and app.release_seq > self._release and self._standby_wait.is_over(app)
         except ControlError as e:
             log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)
             desired = {name: "on" if run.running else "off" for name, run in self._runs.items()}
-            app = None
-        if app and app.release_seq > self._release:
-            return self._leave(f"release {app.release_seq}", "released")
+            app, drains = None, False
         if "on" not in desired.values():
             return self._leave("no stream of the app is wanted", "unwanted")
+        if app and drains:
+            return self._leave(f"release {app.release_seq}", "released")
         for name, run in self._runs.items():
             if not run.active:
                 self._measured.discard(name)

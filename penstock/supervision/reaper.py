@@ -11,6 +11,7 @@ from penstock.model.declaration import replaced_stream
 from penstock.settings import settings
 from penstock.supervision import backends, out_of_memory
 from penstock.supervision.decision.decide import START_TIMEOUT
+from penstock.supervision.decision.standby import standby_fault
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def stop(control: Control, app: str, owner: str, why: str, timeout: float = 20.0
     """End an app's driver if `owner` still answers for it: ask it to drain, kill it after `timeout` seconds.
 
     True if this owner ended it. Ownership is checked again before the kill: another owner may have adopted it
-    meanwhile.
+    meanwhile. A standby is ended first, so that the next run launches the next driver.
     """
 
     def owned_driver() -> DriverRow | None:
@@ -53,6 +54,10 @@ def stop(control: Control, app: str, owner: str, why: str, timeout: float = 20.0
     if d is None:
         return False
     actor = Actor(owner, "supervisor")
+    row = control.app(app)
+    standby = control.driver(row.standby) if row and row.standby else None
+    if standby and standby.state != "ended" and control.give_up_standby(app, standby.incarnation):
+        clear(control, standby, why, actor, "not begun")
     control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, {d.label}: {why}")
     control.mark_driver_asked_to_leave(d.incarnation)
     backends.terminate(d)
@@ -86,9 +91,15 @@ def _ownerless(control: Control, d: DriverRow, declared: set[str]) -> tuple[str,
     # That of a replacement is never declared: its stream is not wanted once the replacement has ended.
     if not replaced_stream(d.app) and (app is None or d.app not in declared):
         return "its app is not declared", "asked"
+    wanted = "on" in control.desired(d.app).values()
+    if app and app.standby == d.incarnation and app.incarnation != d.incarnation:
+        before = control.driver(app.incarnation) if app.incarnation else None
+        fault = standby_fault(app, d, alive, wanted, before.ended_at if before else None, now, s)
+        gives_up = bool(fault) and control.give_up_standby(app.name, d.incarnation)
+        return fault if gives_up else "", "not begun"
     if app and app.incarnation != d.incarnation:
         return f"driver {(app.incarnation or 'none')[:8]} has its place", "asked"
-    if "on" not in control.desired(d.app).values():
+    if not wanted:
         since = control.stopped_since(d.app) or d.launched_at
         if (now - since) / 1000 > s.drain_timeout:
             return f"its app is not wanted, and it did not leave within {s.drain_timeout:.0f} s", "asked"

@@ -36,7 +36,7 @@ class Supervisor:
 
     def tick(self, evidence: Evidence | None = None) -> Decision:
         """Do what is due, then say what is left: `rest`, or `wait` until the next launch. ControlError as always."""
-        for _ in range(5):  # clear, launch, adopt, and twice more for those who were faster
+        for _ in range(6):  # clear a standby and a driver, launch, adopt, and twice more for those who were faster
             facts = facts_of(self.control, self.app, evidence)
             if facts is None:
                 return Decision("rest", "the control database does not know this app")
@@ -46,8 +46,12 @@ class Supervisor:
                     code: EndCode = "asked" if facts.leaving else "lost"
                     if not clear(self.control, facts.driver, step.why, self.actor, code):
                         return Decision("wait", "processes of the last driver do not end", 1.0)
-                case "launch":
-                    self._launch(facts, step.why)
+                case "clear_standby" if facts.standby:
+                    given_up = self.control.give_up_standby(self.app, facts.standby.incarnation)
+                    if given_up and not clear(self.control, facts.standby, step.why, self.actor, "not begun"):
+                        return Decision("wait", "processes of the standby do not end", 1.0)
+                case "launch" | "launch_standby":
+                    self._launch(facts, step.why, as_standby=step.action == "launch_standby")
                 case "request_release":
                     return self._release(step.why)
                 case "record_wait_reason" if facts.driver:
@@ -71,20 +75,18 @@ class Supervisor:
         return Decision("rest", f"released: {why}")
 
     def _adopt(self, f: Facts) -> None:
-        d = f.driver
-        if d and d.state != "ended" and d.owner != self.owner:
-            self.control.update_driver(d.incarnation, owner=self.owner)
-            self.control.record(self.actor, "adopt", self.app, f"driver {d.incarnation[:8]}, {d.label}")
+        for d in (f.driver, f.standby):
+            if d and d.state != "ended" and d.owner != self.owner:
+                self.control.update_driver(d.incarnation, owner=self.owner)
+                self.control.record(self.actor, "adopt", self.app, f"driver {d.incarnation[:8]}, {d.label}")
 
-    def _launch(self, f: Facts, why: str) -> None:
+    def _launch(self, f: Facts, why: str, *, as_standby: bool) -> None:
         path = launch.new_log(self.app)
-        incarnation = self.control.claim(
-            self.app,
-            f.app.incarnation,
-            host=session.host(),
-            owner=self.owner,
-            log=str(path),
-        )
+        columns = {"host": session.host(), "owner": self.owner, "log": str(path)}
+        if as_standby:
+            incarnation = self.control.claim_standby(f.app, **columns)
+        else:
+            incarnation = self.control.claim(self.app, f.app.incarnation, **columns)
         if incarnation is None:
             return
         try:
@@ -98,7 +100,8 @@ class Supervisor:
         try:
             where = ("submission",) if row.submission else ("pid", "pid_started")
             self.control.update_driver(incarnation, **{name: getattr(row, name) for name in where})
-            self.control.record(self.actor, "launch", self.app, f"driver {incarnation[:8]}, {row.label}; {why}")
+            kind = "standby" if as_standby else "driver"
+            self.control.record(self.actor, "launch", self.app, f"{kind} {incarnation[:8]}, {row.label}; {why}")
         except ControlError:
             # The row does not name its process. It is ended later, as one whose launcher died.
             backends.kill(row)

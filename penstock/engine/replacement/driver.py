@@ -16,14 +16,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from penstock.control import Control, ProgressRow
+from penstock.engine.host_memory import lacking_memory
 from penstock.engine.replacement.cut import is_handed_over
 from penstock.engine.replacement.folders import new_version_folder
 from penstock.engine.replacement.input_archive import find_archive
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
-from penstock.engine.session import memory_bytes, open_session, session_for
+from penstock.engine.session import open_session, session_for
 from penstock.errors import BrokerError, ControlError, PenstockError, Wait
 from penstock.model.declaration import replaced_stream
 from penstock.settings import settings
@@ -45,8 +44,6 @@ log = logging.getLogger(__name__)
 FOLLOW_EVERY, CUT_EVERY, RETRY_EVERY = 1.0, 0.1, 5.0
 # Seconds that a stop waits for a step, and that the first batch of the new version is waited for after the cut.
 STOP_TIMEOUT, PAUSE_TIMEOUT = 60.0, 50.0
-# Bytes that a driver needs besides its heap: for the JVM itself, Python and its workers.
-BESIDES_HEAP = 512 << 20
 # Ms that the running version may be behind before the new version waits for it.
 MAX_BEHIND_MS = 30_000
 
@@ -111,7 +108,7 @@ class ReplacementRun(ThreadRun):
             return None
         if row.state == "cutting":
             return self._cut(row, stopping)
-        if (lacking := self._lacking_memory()) is not None:
+        if self._spark is None and (lacking := lacking_memory()):
             self._say(lacking)
             self.figures.state = "queued"
             return RETRY_EVERY
@@ -211,15 +208,6 @@ class ReplacementRun(ThreadRun):
         if self._spark is None:
             self._spark = open_session(row.app)
         return is_handed_over(self._spark, settings().checkpoint_root, self._stream.name, row.id)
-
-    def _lacking_memory(self) -> str | None:
-        """What this host lacks to run the new version; None if nothing, or it runs already."""
-        if self._spark is not None:
-            return None
-        needed, there = memory_bytes(settings().driver_memory) + BESIDES_HEAP, psutil.virtual_memory().available
-        if there >= needed:
-            return None
-        return f"this host has {there >> 20} MiB of memory left, and the new version needs {needed >> 20} MiB"
 
     def _running_behind(self, row: ReplacementRow) -> int:
         """Ms that the running version is behind, if that is too much; 0 if not."""

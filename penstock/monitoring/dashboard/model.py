@@ -285,7 +285,7 @@ class AppView:
     release_seq: int
     restarts: int
     drivers: int
-    """Drivers that have not ended: two during a replacement."""
+    """Drivers that have not ended: two during a release."""
     driver: DriverView | None
     streams: list[StreamView]
 

@@ -31,7 +31,7 @@ STATES: dict[State, str] = {
     "starting": "Its driver is being launched, or has not finished the first batch.",
     "replacing": "Its new version is about to write in its place; it starts with the state of that.",
     "loading": "Its tables are read to the end of their topics; batches start after that.",
-    "draining": "It stops, or is replaced by a release, after the current batch.",
+    "draining": "It stops after the current batch, or is replaced by a release once the next driver is ready.",
     "running": "Batches are committed.",
     "idle": "Running without new records.",
     "stopped": "Its desired state is off, and it does not run.",
@@ -103,6 +103,8 @@ def driver_state(
     if driver.state == "queued":
         return "queued", driver.reason or "it waits for executors"
     if driver.release_seq < app.release_seq:
+        if driver.state != "draining" and app.standby_for == app.release_seq:
+            return "draining", f"it works until the driver of release {app.release_seq}, which starts, is ready"
         return "draining", f"release {app.release_seq} starts when release {driver.release_seq} has drained"
     if driver.state == "draining":
         return "draining", "its driver drains"

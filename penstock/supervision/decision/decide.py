@@ -8,9 +8,8 @@ from typing import Literal
 from penstock.control import DriverRow
 from penstock.settings import Settings
 from penstock.supervision.decision.facts import Evidence, Facts
+from penstock.supervision.decision.standby import RECORD_TIMEOUT, can_launch, is_awaited, standby_fault
 
-# A launcher records the pid within milliseconds; a busy machine may take seconds, a dead launcher takes for ever.
-RECORD_TIMEOUT = 20.0
 # A driver reports itself alive once its JVM answers: on an overloaded machine that took 100 s, and a kill makes it
 # worse.
 START_TIMEOUT = 180.0
@@ -29,7 +28,9 @@ SUBMIT_TIMEOUT = 80.0
 # How often the wait reason of a driver that waits for a worker is updated.
 WAIT_REASON_EVERY = 60.0
 
-SupervisionAction = Literal["rest", "wait", "clear", "launch", "request_release", "record_wait_reason"]
+SupervisionAction = Literal[
+    "rest", "wait", "clear", "launch", "launch_standby", "clear_standby", "request_release", "record_wait_reason"
+]
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class Decision:
     """The next action for an app, and why.
 
     Attributes:
-        action: `clear` ends what is left of the current driver, `request_release` asks for a driver that knows all
-            wanted streams, `record_wait_reason` writes down what a cluster's driver waits for.
+        action: `clear` ends what is left of the current driver, `launch_standby` and `clear_standby` launch and end
+            the one that is to take over from it, `request_release` asks for a driver that knows all wanted streams,
+            `record_wait_reason` writes down what a cluster's driver waits for.
         wait: Seconds until a launch is due.
     """
 
@@ -49,9 +51,16 @@ class Decision:
 
 def decide(f: Facts, s: Settings) -> Decision:
     """The next step towards one live driver for a wanted app, and none for another."""
+    if f.live_standby:
+        ended_at = f.driver.ended_at if f.driver else None
+        fault = standby_fault(f.app, f.live_standby, f.standby_alive, f.wanted, ended_at, f.now, s)
+        if fault:
+            return Decision("clear_standby", fault)
     if f.driver is None or f.driver.state == "ended":
         if not f.wanted:
             return Decision("rest", "not wanted")
+        if f.live_standby:
+            return Decision("rest", f"standby {f.live_standby.incarnation[:8]} takes over")
         remaining, why = _backoff(f)
         return (
             Decision("wait", f"{why}; next launch in {remaining:.0f} s", remaining)
@@ -101,6 +110,10 @@ def _condition(f: Facts, d: DriverRow) -> Decision:
     if not f.wanted:
         return Decision("rest", "not wanted; it drains")
     if d.release_seq < f.app.release_seq:
+        if d.state != "draining" and can_launch(f.app, f.standby):
+            return Decision("launch_standby", f"it takes over with release {f.app.release_seq}")
+        if d.state != "draining" and is_awaited(f.app, f.standby):
+            return Decision("rest", f"it waits for the standby of release {f.app.release_seq}")
         return Decision("rest", f"it drains for release {f.app.release_seq}")
     if (
         f.unknown_streams

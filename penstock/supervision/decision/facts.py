@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock.control import AppRow, Control, Desired, DriverRow
 from penstock.model.declaration import replaced_stream
 from penstock.supervision import backends
+from penstock.supervision.decision.standby import is_awaited
 
 # After a release that the supervisor requested was refused, it is not requested again for so many ms.
 REFUSED_FOR = 600_000
@@ -45,6 +46,8 @@ class Facts:
         unknown_streams: Wanted streams that the running driver does not know, unless a release for them was refused
             lately.
         wait_reason: What a driver waits for that a cluster has not started yet.
+        standby: The last standby of the app, unless it took over; it may have ended.
+        standby_alive: As `alive`, for the standby.
     """
 
     app: AppRow
@@ -57,12 +60,22 @@ class Facts:
     evidence: Evidence = Evidence()
     unknown_streams: Sequence[str] = ()
     wait_reason: str | None = None
+    standby: DriverRow | None = None
+    standby_alive: bool | None = None
 
     @property
     def leaving(self) -> bool:
         """Whether the driver should leave, or says that it does."""
         d = self.driver
-        return d is not None and (not self.wanted or d.release_seq < self.app.release_seq or d.state == "draining")
+        if d is None:
+            return False
+        is_old = d.release_seq < self.app.release_seq and not is_awaited(self.app, self.standby)
+        return not self.wanted or is_old or d.state == "draining"
+
+    @property
+    def live_standby(self) -> DriverRow | None:
+        """The standby, if it has not ended."""
+        return self.standby if self.standby and self.standby.state != "ended" else None
 
 
 def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wait: bool = True) -> Facts | None:
@@ -83,6 +96,7 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wa
     leader_gone = bool(alive and driver and backends.leader_gone(driver))
     wait_reason = backends.wait_reason(driver, now, wait=wait) if driver else None
     unknown = _lacking(control, row, driver, desired, now) if driver and driver.state == "running" else []
+    standby = control.driver(row.standby) if row.standby else None
     return Facts(
         row,
         "on" in desired.values(),
@@ -94,6 +108,8 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wa
         evidence or Evidence(),
         unknown,
         wait_reason,
+        standby,
+        backends.alive(standby, now, wait=wait) if standby and standby.state != "ended" else None,
     )
 
 

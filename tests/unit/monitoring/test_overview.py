@@ -85,6 +85,16 @@ from tests.unit.monitoring.overviews import APP, DRIVER, ENDED, NOW, OFF, ROW, d
             "draining",
             "release 3 starts when release 0 has drained",
         ),
+        (
+            {"app": replace(APP, release_seq=3, standby_for=3)},
+            "draining",
+            "it works until the driver of release 3, which starts, is ready",
+        ),
+        (
+            {"app": replace(APP, release_seq=3, standby_for=3), "driver": driver(state="draining")},
+            "draining",
+            "release 3 starts when release 0 has drained",
+        ),
         ({"desired": OFF}, "draining", "stopped by an operator"),
         ({"desired": OFF, "row": row(state="stopped")}, "stopped", ""),
         ({"desired": OFF, "row": row(incarnation="d0")}, "stopped", ""),

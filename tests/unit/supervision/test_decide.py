@@ -118,6 +118,92 @@ def test_backoff_grows_with_young_deaths_only() -> None:
     assert say(facts(later[0], recent=later)) == "launch"
 
 
+# The standby of a release
+
+ASKED = AppRow("a", 1, "i1", 0, standby="s1", standby_for=1)
+
+
+def standby(seconds: float = 5, **values: Any) -> DriverRow:
+    """A standby of release 1 that was launched so long ago, and has just reported."""
+    given = {"incarnation": "s1", "release_seq": 1, "state": "standby", "launched_at": NOW - int(seconds * 1000)}
+    return row(**{**given, **values})
+
+
+@pytest.mark.parametrize(
+    ("app", "found", "action"),
+    [
+        (replace(ASKED, standby_for=None, standby=None), None, "rest"),
+        (replace(ASKED, standby_for=0, standby=None), None, "rest"),
+        (replace(ASKED, standby=None), None, "launch_standby"),
+        (replace(ASKED, standby="s0"), standby(incarnation="s0", release_seq=0, state="ended"), "launch_standby"),
+        (replace(ASKED, standby="s0"), standby(incarnation="s0", release_seq=0), "clear_standby"),
+        (ASKED, standby(state="launching"), "rest"),
+        (ASKED, standby(), "rest"),
+        (ASKED, standby(state="ended"), "rest"),
+    ],
+    ids=[
+        "none is asked for", "one was asked for an earlier release", "one is asked for", "an earlier one has ended",
+        "an earlier one lives", "it starts", "it is ready", "it has failed, and there is no second one",
+    ],
+)  # fmt: skip
+def test_a_release_has_one_standby_if_the_running_driver_asks_for_it(
+    app: AppRow, found: DriverRow | None, action: str
+) -> None:
+    assert say(facts(row(), app=app, standby=found, standby_alive=True)) == action
+
+
+def test_no_standby_is_launched_of_an_app_that_drains_or_is_not_wanted() -> None:
+    asked = replace(ASKED, standby=None)
+    assert say(facts(row(state="draining"), app=asked)) == "rest"
+    assert say(facts(row(), app=asked, wanted=False)) == "rest"
+    assert say(facts(row(), app=asked, alive=False)) == "clear"
+
+
+@pytest.mark.parametrize(
+    ("found", "more"),
+    [
+        (standby(), {"wanted": False}),
+        (standby(release_seq=0), {}),
+        (standby(), {"standby_alive": False}),
+        (standby(state="draining"), {}),
+        (standby(state="launching", pid=None, seconds=21), {"standby_alive": None}),
+        (standby(state="launching", seconds=71), {}),
+        (standby(alive_at=NOW - 31_000, seconds=60), {}),
+    ],
+    ids=["unwanted", "released again", "killed", "given up", "its launcher died", "never ready", "hung"],
+)
+@pytest.mark.parametrize("driver", [row(), row(state="ended", ended_at=NOW - 1000)], ids=["running", "ended"])
+def test_a_standby_of_no_use_is_cleared(driver: DriverRow, found: DriverRow, more: dict[str, Any]) -> None:
+    given = {"standby_alive": True, **more}
+    assert say(facts(driver, app=ASKED, standby=found, **given)) == "clear_standby"
+    assert say(facts(driver, app=ASKED, standby=replace(found, state="ended"), **given)) != "clear_standby"
+
+
+def test_a_standby_gets_its_time_to_take_over() -> None:
+    def at(seconds: int, found: DriverRow) -> str:
+        ended = row(state="ended", ended_at=NOW - seconds * 1000)
+        return say(facts(ended, app=ASKED, standby=found, standby_alive=True))
+
+    assert [at(1, standby()), at(9, standby()), at(11, standby())] == ["rest", "rest", "clear_standby"]
+    assert at(60, standby(state="launching", seconds=69)) == "rest", "it starts, as another one would have to"
+    assert at(1, standby(state="ended")) == "launch"
+
+
+def test_a_driver_that_waits_for_its_standby_need_not_leave_yet() -> None:
+    def leaving(found: DriverRow | None, **values: Any) -> bool:
+        given = {"app": ASKED, "standby": found, **values}
+        return facts(row(**given.pop("driver", {})), **given).leaving
+
+    assert not leaving(None, app=replace(ASKED, standby=None))
+    assert not leaving(standby(state="launching"))
+    assert not leaving(standby(release_seq=0)), "that of the release before"
+    assert leaving(standby())
+    assert leaving(standby(state="ended"))
+    assert leaving(standby(state="launching"), wanted=False)
+    assert leaving(standby(state="launching"), driver={"state": "draining"})
+    assert leaving(None, app=replace(ASKED, standby=None, standby_for=None))
+
+
 # A clock of the database that was set back: what is written down seems to come
 
 

@@ -14,7 +14,7 @@ from penstock.errors import BrokerError
 from penstock.settings import settings
 from penstock.supervision import lifecycle
 from penstock.supervision.lifecycle import Driver
-from tests.support.supervised_platform import Platform
+from tests.support.supervised_platform import ME, Platform
 
 
 class Bare(Driver):
@@ -130,3 +130,41 @@ def test_a_stream_that_has_not_heard_where_its_topics_end_is_not_idle(
     made._measure_lag()
     made._report(keep=False)
     assert p.control.progress()["s"].state == "idle"
+
+
+def test_a_driver_works_until_its_standby_is_ready(p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
+    over: list[bool] = [False, True]
+    monkeypatch.setattr(made._standby_wait, "is_over", lambda _: over.pop(0))
+    made._runs = {}
+    made._look()
+    assert over == [False, True], "there is no release"
+    p.control.release("a", ME)
+    made._look()
+    assert not made._leaving.is_set()
+    made._look()
+    assert made._why == ("release 1", "released")
+
+
+def test_a_driver_that_no_standby_can_follow_drains_at_once(p: Platform, made: Bare) -> None:
+    made._runs = {}
+    p.control.release("a", ME)
+    made._look()
+    assert made._why == ("release 1", "released")
+
+
+def test_a_driver_looks_more_often_while_one_of_its_streams_is_replaced(
+    made: Bare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        made._replaced = "s"
+        if len(waits) == 2:
+            made._leave("it is over", "asked")
+
+    monkeypatch.setattr(made._leaving, "wait", wait)
+    monkeypatch.setattr(made, "_look", lambda: None)
+    monkeypatch.setattr(made, "_measure_lag", lambda: None)
+    made._loop()
+    assert waits == [lifecycle.LOOK_EVERY, lifecycle.CUT_LOOK_EVERY]
