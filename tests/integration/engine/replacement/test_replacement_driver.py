@@ -3,122 +3,34 @@
 from __future__ import annotations
 
 import json
-import sys
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from penstock.control import Actor, Control, ReplacementRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
-from penstock.errors import ReleaseRefused
 from penstock.model.declaration import replacement_app
-from penstock.supervision import launch
-from penstock.supervision.release import release, start_replacement
-from penstock.supervision.supervisor import Supervisor
-from penstock.testing import Record, read, send
-from tests.chaos.drivers import drivers
+from penstock.supervision.release import start_replacement
+from penstock.testing import read
+from tests.support.replaced_app import APP, ME, NAME, STREAM, ReplacedApp, replaced_app, sending
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-ME = Actor("me", "cli")
-APP, NAME = "replaced", "replaced-seconds"
-STREAM = """STREAM INTO replaced-seconds
-READ replaced-orders AS JSON (shop STRING NOT NULL, amount INT NOT NULL, at BIGINT NOT NULL)
-  EVENT TIME timestamp_millis(at) AHEAD 1 HOUR
-KEY (shop, second) EMIT FINAL WINDOW 1 SECOND GRACE 0 SECONDS LATE BY 0 SECONDS APP replaced
-AS SELECT shop, unix_seconds(window.start) AS second, count(*) AS orders{more}
-FROM `replaced-orders` GROUP BY shop, window(event_time, '1 second')
-"""
-TOPIC = """from penstock.streams import Topic
-ORDERS = Topic("replaced-orders", partitions=2)
-"""
-Sent = dict[int, int]
-
-
-class App:
-    """An app of one stream, with a supervisor of its driver and of that of its replacement."""
-
-    def __init__(self, control: Control, file: Path) -> None:
-        self.control, self.file = control, file
-        self.supervisors = [self.supervisor(app) for app in (APP, replacement_app(NAME))]
-
-    def supervisor(self, app: str) -> Supervisor:
-        def command(incarnation: str) -> list[str]:
-            driver = [sys.executable, "-m", "penstock.engine.driver", *launch.driver_arguments(app, incarnation)]
-            return launch.python_command(app, incarnation) or driver
-
-        return Supervisor(self.control, app, "test", command)
-
-    def tick(self) -> None:
-        for supervisor in self.supervisors:
-            supervisor.tick()
-
-    def kill(self, app: str) -> None:
-        row = self.control.app(app)
-        driver = self.control.driver(row.incarnation or "") if row else None
-        assert driver
-        driver.session.kill()
-
-    def replacement(self) -> ReplacementRow:
-        self.tick()
-        row = self.control.replacement_of(NAME)
-        assert row
-        return row
-
-    def wait(self, *states: str) -> ReplacementRow:
-        def reached() -> bool:
-            row = self.replacement()
-            assert row.state in ("queued", "building", "following", "cutting", *states), row
-            return row.state in states
-
-        wait_until(reached, 240, every=0.2, what=f"the replacement is {' or '.join(states)}")
-        return self.replacement()
-
-
-@contextmanager
-def sending(bootstrap: str) -> Iterator[Sent]:
-    """Send an order every 50 ms meanwhile; how many there are of each second."""
-    sent: Sent = {}
-    stop = threading.Event()
-
-    def send_orders() -> None:
-        while not stop.wait(0.05):
-            at = int(time.time() * 1000)
-            send(bootstrap, [Record("replaced-orders", None, json.dumps({"shop": "a", "amount": 2, "at": at}))])
-            sent[at // 1000] = sent.get(at // 1000, 0) + 1
-
-    thread = threading.Thread(target=send_orders)
-    thread.start()
-    try:
-        yield sent
-    finally:
-        stop.set()
-        thread.join()
-
 
 @pytest.fixture
-def app(broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[App]:
-    project = tmp_path / "project"
-    file = project / "sql" / "streams" / f"{NAME}.sql"
-    file.parent.mkdir(parents=True)
-    file.write_text(STREAM.format(more=""))
-    (project / "jobs").mkdir()
-    (project / "jobs" / "orders.py").write_text(TOPIC)
-    with drivers(broker, mariadb, tmp_path / "home", project) as made:
-        yield App(made.control, file)
+def app(broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[ReplacedApp]:
+    with replaced_app(broker, mariadb, tmp_path) as made:
+        yield made
 
 
 def rows(bootstrap: str) -> list[dict[str, int]]:
     return [json.loads(record.key or "") | json.loads(record.value or "") for record in read(bootstrap, NAME)]
 
 
-def test_a_stream_is_replaced_while_it_runs(app: App, broker: Broker) -> None:
+@pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.long)], ids=["", "killed"])
+def test_a_stream_is_replaced_while_it_runs(app: ReplacedApp, broker: Broker, kill: bool) -> None:
     def written() -> int:
         app.tick()
         return len(rows(broker.bootstrap))
@@ -126,14 +38,12 @@ def test_a_stream_is_replaced_while_it_runs(app: App, broker: Broker) -> None:
     with sending(broker.bootstrap) as sent:
         wait_until(lambda: written() > 5, 120, every=2.0, what="windows are emitted")
         app.file.write_text(STREAM.format(more=", sum(amount) AS amount"))
-        with pytest.raises(ReleaseRefused, match="penstock streams replace replaced-seconds"):
-            release(app.control, APP, ME)
         start_replacement(app.control, APP, NAME, ME, {"cut": "manual"})
         app.wait("following")
-        # Its driver is killed, and goes on.
-        app.kill(replacement_app(NAME))
-        before = app.replacement().reported_at
-        wait_until(lambda: app.replacement().reported_at > before, 240, every=0.5, what="it goes on")
+        if kill:
+            app.kill(replacement_app(NAME))
+            before = app.replacement().reported_at
+            wait_until(lambda: app.replacement().reported_at > before, 240, every=0.5, what="it goes on")
         wait_until(lambda: app.replacement().figures.get("compared", 0) > 0, 60, every=0.5, what="it compares")
         assert app.control.request_cut(app.replacement().id, ME)
         row = app.wait("cut")
@@ -149,3 +59,5 @@ def test_a_stream_is_replaced_while_it_runs(app: App, broker: Broker) -> None:
     assert row.figures["different"] > 0
     assert row.figures["only_new"] == row.figures["only_running"] == 0
     assert app.replacement().figures["pause_ms"] > 0
+    launches = [str(action["detail"]) for action in app.control.actions(1000) if action["verb"] == "launch"]
+    assert sum(detail.startswith("standby") for detail in launches) == 1, "the next driver was ready before the cut"
