@@ -12,14 +12,14 @@ from penstock.control import AppRow, Control, DriverRow
 from penstock.errors import ControlError
 from penstock.settings import settings
 from penstock.supervision import backends
-from penstock.supervision.decision.standby import LAUNCH_TIMEOUT, WAIT_TIMEOUT, is_awaited
+from penstock.supervision.decision.standby import LAUNCH_TIMEOUT, READY_TIMEOUT, WAIT_TIMEOUT, is_awaited
 
 log = logging.getLogger("penstock.driver")
 
 # Seconds between two looks of a standby at the driver before it.
 LOOK_EVERY = 0.2
-# Seconds in which a standby warms up its session, at most.
-WARM_UP_TIMEOUT = 30.0
+# Seconds from its launch in which a standby warms up its session: it must say in time that it is ready.
+WARM_UP_TIMEOUT = READY_TIMEOUT - 15
 
 
 class StandbyWait:
@@ -103,8 +103,8 @@ def stand_by(
     """
     if why := lost_place(app, driver):
         return why
+    until = time.monotonic() + WARM_UP_TIMEOUT - (control.now() - driver.launched_at) / 1000
     process.open()
-    until = time.monotonic() + WARM_UP_TIMEOUT
     process.warm_up(lambda: leaving.is_set() or time.monotonic() > until or _is_urgent(control, driver))
     log.info("standby %s of %s is ready", driver.incarnation[:8], driver.app)
     if why := _wait_for_place(control, driver, process.health_check, leaving):

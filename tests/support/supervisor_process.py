@@ -36,7 +36,7 @@ def main() -> None:
         try:
             # The first tick adopts, as a run of Airflow's does when it begins.
             step = supervisor.tick(watch.evidence) if acts else watch.look()
-            acts = step.action in ("clear", "launch", "request_release", "record_wait_reason")
+            acts = step.action not in ("rest", "wait")
             says = f"{step.action}: {step.why}"
         except PenstockError as e:
             says, acts = str(e), False

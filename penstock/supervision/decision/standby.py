@@ -15,7 +15,7 @@ RECORD_TIMEOUT = 20.0
 # for it.
 LAUNCH_TIMEOUT = 15.0
 # Seconds from its launch in which a standby must be ready, and for which the running driver waits at most, in all.
-READY_TIMEOUT, WAIT_TIMEOUT = 70.0, 90.0
+READY_TIMEOUT, WAIT_TIMEOUT = 75.0, 90.0
 # Seconds in which a standby that is ready must have taken over from a driver that has ended.
 TAKEOVER_TIMEOUT = 10.0
 

@@ -167,7 +167,7 @@ def test_no_standby_is_launched_of_an_app_that_drains_or_is_not_wanted() -> None
         (standby(), {"standby_alive": False}),
         (standby(state="draining"), {}),
         (standby(state="launching", pid=None, seconds=21), {"standby_alive": None}),
-        (standby(state="launching", seconds=71), {}),
+        (standby(state="launching", seconds=76), {}),
         (standby(alive_at=NOW - 31_000, seconds=60), {}),
     ],
     ids=["unwanted", "released again", "killed", "given up", "its launcher died", "never ready", "hung"],
@@ -185,7 +185,7 @@ def test_a_standby_gets_its_time_to_take_over() -> None:
         return say(facts(ended, app=ASKED, standby=found, standby_alive=True))
 
     assert [at(1, standby()), at(9, standby()), at(11, standby())] == ["rest", "rest", "clear_standby"]
-    assert at(60, standby(state="launching", seconds=69)) == "rest", "it starts, as another one would have to"
+    assert at(60, standby(state="launching", seconds=74)) == "rest", "it starts, as another one would have to"
     assert at(1, standby(state="ended")) == "launch"
 
 
