@@ -45,8 +45,8 @@ class StreamsTrigger(BaseTrigger):
     """Fires when the supervisor has something to do for an app, or at the end of the epoch.
 
     The event is `{"action": ..., "why": text, "app": name, "evidence": fields of supervision.decision.facts.Evidence}`,
-    where `action` is what the supervisor has to do (see `supervision.decision.decide.Decision`), "unhealthy" or "epoch",
-    and `app` the app, or that of its open replacement.
+    where `action` is what the supervisor has to do (see `decision.decide.Decision`), "unhealthy" or "epoch", and
+    `app` the app, or that of its open replacement.
 
     Args:
         app: Name of the app.
