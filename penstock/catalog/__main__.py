@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from penstock.catalog.catalog import Catalog
 from penstock.catalog.listing import document
 from penstock.catalog.partial import load_partial, mistakes_of_app
 from penstock.errors import PenstockError
@@ -19,26 +20,41 @@ def app_summary(app: str) -> dict[str, Any]:
     """What can be read of an app.
 
     Returns:
-        names: of what the app runs. streams: whether Spark runs any of it. replaceable: the streams that are neither
-        sinks nor archives. schemas: subject, text and kind of the
-        schemas that it writes by. wrong: mistakes in its files. others: mistakes in files of other folders that may
-        declare streams of it as well.
+        names: of what the app runs. streams: whether Spark runs any of it. replaceable: the streams, and the sinks, of
+        which a new version can be built beside the running one. irreplaceable: why other sinks cannot. schemas:
+        subject, text and kind of the schemas that it writes by. wrong: mistakes in its files. others: mistakes in files
+        of other folders that may declare streams of it as well.
     """
     catalog, broken = load_partial(first=app)
     mine = mistakes_of_app(app, catalog, broken)
     names = [one.name for one in catalog.apps.get(app, ())]
+    obstacles = {name: replacement_obstacle(catalog, name) for name in names if name in catalog.sinks}
     return {
         "names": names,
         "streams": any(name in catalog.streams for name in names),
         "replaceable": [
-            n for n in names if n in catalog.streams.keys() - catalog.sinks.keys() - catalog.archives.keys()
+            name
+            for name in names
+            if name in catalog.streams.keys() - catalog.archives.keys() and not obstacles.get(name)
         ],
+        "irreplaceable": {name: obstacle for name, obstacle in obstacles.items() if obstacle},
         "schemas": [list(schema) for schema in catalog.written_schemas(app)],
         "wrong": [str(e) for e in mine],
         "others": [
             str(e) for e in broken if e not in mine and (e.path.suffix == ".py" or e.folder in ("sinks", "streams"))
         ],
     }
+
+
+def replacement_obstacle(catalog: Catalog, sink: str) -> str:
+    """Why the documents of a sink cannot be built anew beside those that readers see; empty if they can."""
+    stream = catalog.streams.get(sink)
+    if stream is None:
+        return "its store has no URL"
+    targets = set(stream.output_names)
+    if others := sorted(o.name for o in catalog.streams.values() if o is not stream and targets & set(o.output_names)):
+        return f"{', '.join(targets)} is written by {', '.join(others)}, too"
+    return next(filter(None, (output.replacement_obstacle for output in stream.outputs.values())), "")
 
 
 if __name__ == "__main__":

@@ -270,6 +270,8 @@ def _progress_facts(row: ReplacementRow) -> Facts:
         ("equal, different", f"{_number(f.get('equal'))}, {_number(f.get('different'))}"),
         ("only new, only running", f"{_number(f.get('only_new'))}, {_number(f.get('only_running'))}"),
     ]
+    if f.get("refused"):
+        facts.append(("refused by the store", _number(f["refused"])))
     return [*facts, ("pause of the output", _span(f["pause_ms"]))] if f.get("pause_ms") is not None else facts
 
 

@@ -159,6 +159,8 @@ class Output(ABC):
             a store that keeps no records as they were.
         empty_batches: whether a store without commit markers is also given batches without rows, and so knows all
             offsets that were read.
+        versions: `module:callable` that opens what the store has under its name, to build that anew beside itself: a
+            `penstock.model.target_versions.VersionsOpener`. Empty if the store cannot.
         mask: columns that are masked before the writer gets them. A dead letter of a row names the record and does not
             hold it.
     """
@@ -167,6 +169,7 @@ class Output(ABC):
     delivery: ClassVar[Delivery]
     reader: ClassVar[str] = ""
     empty_batches: ClassVar[bool] = False
+    versions: ClassVar[str] = ""
     mask: tuple[Mask, ...] = ()
 
     @property
@@ -191,6 +194,11 @@ class Output(ABC):
     def topics(self) -> Sequence[Topic]:
         """Topics that it needs."""
         return ()
+
+    @property
+    def replacement_obstacle(self) -> str:
+        """Why what it writes cannot be built anew beside itself; empty if it can."""
+        return "" if self.versions else f"{self.name} is in a store that shows nothing else under a name at once"
 
     @property
     def dead_letter_topic(self) -> Topic:

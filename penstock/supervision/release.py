@@ -238,10 +238,14 @@ def _check(
         raise ReleaseRefused(f"nothing is declared for app {app} any more", hint="stop it; its driver then exits")
     # A release of a checkout has a library of its own, and an early one says less.
     if replaced and replaced not in declared.get("replaceable", ()):
+        obstacle = declared.get("irreplaceable", {}).get(replaced)
+        wrong = "it is no stream with topics" if replaced in declared["names"] else "its code does not declare it"
         raise ReplacementRefused(
             f"{replaced} cannot be replaced",
-            got="its code does not declare it" if replaced not in declared["names"] else "it is no stream with topics",
-            hint=f"app {app} declares {', '.join(declared.get('replaceable', ())) or 'no stream that can be'}",
+            got=obstacle or wrong,
+            hint="write the new statement in another file with another target, and let readers change to that"
+            if obstacle
+            else f"app {app} declares {', '.join(declared.get('replaceable', ())) or 'no stream that can be'}",
         )
     if declared["streams"]:
         exception = ["--accept"] if accept_state else ["--except", replaced] if replaced else []

@@ -6,6 +6,7 @@ from typing import Literal
 
 from penstock.control import Actor, Control, ReplacementRow
 from penstock.errors import ReplacementRefused
+from penstock.supervision.earlier_documents import forget_earlier_documents
 
 ReplacementVerb = Literal["cut", "cancel", "confirm"]
 # By verb, the past participle and the states in which a replacement must be.
@@ -30,7 +31,8 @@ def change_replacement(
         note: Recorded with it.
 
     Raises:
-        ReplacementRefused: Its state does not allow that; nothing was done.
+        ReplacementRefused: Its state does not allow that, and nothing was done; or it is confirmed, and the store of a
+            sink did not remove the documents before.
     """
     if verb == "cut":
         done = control.request_cut(row.id, actor, note)
@@ -41,6 +43,8 @@ def change_replacement(
         done = control.move_replacement(row.id, "confirmed", actor=actor, why=note)
     if not done:
         raise refused_change(control.replacement(row.id) or row, verb)
+    if verb == "confirm":
+        forget_earlier_documents(control, row)
 
 
 def refused_change(row: ReplacementRow, verb: ReplacementVerb | Literal["back"]) -> ReplacementRefused:

@@ -36,11 +36,18 @@ Sent = dict[int, int]
 
 
 class ReplacedApp:
-    """An app of one stream, with a supervisor of its driver and of that of its replacement."""
+    """An app of one stream, with a supervisor of its driver and of that of its replacement.
 
-    def __init__(self, control: Control, file: Path) -> None:
-        self.control, self.file = control, file
-        self.supervisors = [self.supervisor(app) for app in (APP, replacement_app(NAME))]
+    Args:
+        control: The control database.
+        file: What declares the stream.
+        app: The app.
+        name: The stream.
+    """
+
+    def __init__(self, control: Control, file: Path, app: str = APP, name: str = NAME) -> None:
+        self.control, self.file, self._name = control, file, name
+        self.supervisors = [self.supervisor(one) for one in (app, replacement_app(name))]
 
     def supervisor(self, app: str) -> Supervisor:
         def command(incarnation: str) -> list[str]:
@@ -61,7 +68,7 @@ class ReplacedApp:
 
     def replacement(self) -> ReplacementRow:
         self.tick()
-        row = self.control.replacement_of(NAME)
+        row = self.control.replacement_of(self._name)
         assert row
         return row
 

@@ -283,7 +283,7 @@ const refreshCatalog = async () => {
   try {
     const declarations = await api.catalog();
     streams.behind = new Map(declarations.declared.map((one) => [one.name, one.behind_ms]));
-    streams.replaceable = new Set(declarations.declared.filter((one) => one.kind === "stream").map((one) => one.name));
+    streams.replaceable = new Set(declarations.declared.filter((one) => ["stream", "sink"].includes(one.kind)).map((one) => one.name));
     sinks.declared = declarations.declared.filter((one) => one.kind === "sink");
     backfills.declared = declarations.declared.filter((one) => one.kind === "backfill");
     catalog.show(declarations);

@@ -72,7 +72,9 @@ class VersionComparison:
         different: Keys whose rows differ.
         only_new: Rows that only the new version has.
         only_running: Rows that only the running version has.
-        examples: Some of the rows that are not equal: `output`, `outcome`, `key`, `new`, `running`.
+        refused: Rows of a sink that its store refuses.
+        examples: Some of the rows that are not equal: `output`, `outcome`, `key`, `new`, `running`; or that are
+            refused: `output`, `outcome`, `key`, `reason`.
     """
 
     compared: int = 0
@@ -80,6 +82,7 @@ class VersionComparison:
     different: int = 0
     only_new: int = 0
     only_running: int = 0
+    refused: int = 0
     examples: list[dict[str, str | None]] = field(default_factory=list)
 
     @property

@@ -7,11 +7,13 @@ a driver that dies in between completes it, and the checkpoint before is kept in
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.engine.checkpoint import cut_rows
 from penstock.engine.checkpoint.layout import Checkpoint, move_durably
 from penstock.engine.operations.reset import Reset
+from penstock.model.target_versions import open_versions, versioned_output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.replacement.new_version import NewVersion
     from penstock.model.output import CommitMarker
+    from penstock.model.stream import Stream
 
 
 def hand_over(new: NewVersion, marker: CommitMarker, rows: Mapping[str, pa.Table]) -> Path:
@@ -44,6 +47,32 @@ def hand_over(new: NewVersion, marker: CommitMarker, rows: Mapping[str, pa.Table
     move_durably(new.checkpoint_folder, target)
     shutil.rmtree(new.folder, ignore_errors=True)
     return target
+
+
+def show_documents(stream: Stream, replacement: str, *, back: bool) -> None:
+    """Let readers of a sink's store see the documents of the new version, once that has the place of the running one.
+
+    Nothing is done for streams with topics, nor if they are shown already.
+
+    Args:
+        stream: The new version.
+        replacement: The id of the replacement.
+        back: Whether the documents before are shown again.
+
+    Raises:
+        Wait: The store is away.
+        PenstockError: It refuses that.
+    """
+    if output := versioned_output(stream):
+        with closing(open_versions(output, replacement, back=back)) as versions:
+            versions.show()
+
+
+def discard_documents(stream: Stream, replacement: str, *, back: bool) -> None:
+    """Remove the documents of a new version that was cancelled or has failed; as `show_documents`."""
+    if output := versioned_output(stream):
+        with closing(open_versions(output, replacement, back=back)) as versions:
+            versions.discard()
 
 
 def is_handed_over(spark: SparkSession, root: str, stream: str, id: str) -> bool:  # noqa: A002

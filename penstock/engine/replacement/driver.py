@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.control import Control, ProgressRow
 from penstock.engine.host_memory import lacking_memory
-from penstock.engine.replacement.cut import is_handed_over
+from penstock.engine.replacement.cut import discard_documents, is_handed_over, show_documents
 from penstock.engine.replacement.folders import new_version_folder
 from penstock.engine.replacement.input_archive import find_archive
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
@@ -97,8 +97,16 @@ class ReplacementRun(ThreadRun):
         with suppress(ControlError):
             row = self._control.replacement_of(self._stream.name)
             if row and not row.is_open:
-                folder = new_version_folder(self._stream.name, settings().checkpoint_root)
-                shutil.rmtree(folder, ignore_errors=True)
+                self._clear(row)
+
+    def _clear(self, row: ReplacementRow) -> None:
+        """Remove what a replacement that has ended leaves."""
+        shutil.rmtree(new_version_folder(self._stream.name, settings().checkpoint_root), ignore_errors=True)
+        if row.state in ("cancelled", "failed"):
+            try:
+                discard_documents(self._stream, row.id, back=bool(row.options.get("back")))
+            except PenstockError as e:
+                log.warning("the next replacement of %s removes what is left of this one: %s", self._stream.name, e)
 
     def _step(self, stopping: threading.Event) -> float | None:
         """Do what is due; seconds to wait before the next step, None if there is none."""
@@ -160,6 +168,7 @@ class ReplacementRun(ThreadRun):
         replacement = self._replacement
         if replacement is None:
             if self._handed_over(row):
+                show_documents(self._stream, row.id, back=bool(row.options.get("back")))
                 return self._end_cut(row, {})
             replacement = self._open(row)
         while not stopping.is_set() and self._running_version_runs(row):
@@ -241,6 +250,7 @@ class ReplacementRun(ThreadRun):
             row = self._control.replacement_of(self._stream.name)
             if row and row.state == "cutting" and self._handed_over(row):
                 log.error("the replacement of %s is in place: %s", self._stream.name, why)
+                self._say(why)
                 return RETRY_EVERY
             if row and row.is_open:
                 if self._replacement is not None:

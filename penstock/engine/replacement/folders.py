@@ -30,11 +30,13 @@ def new_version_folder(stream: str, root: str) -> Path:
 
 def check_replaceable(stream: Stream, root: str) -> None:
     """Raise DeclarationError if a stream cannot be replaced beside its running version."""
-    if others := [output.name for output in stream.outputs.values() if not isinstance(output, TopicOutput)]:
+    others = [output for output in stream.outputs.values() if not isinstance(output, TopicOutput)]
+    if others and (len(stream.outputs) > 1 or others[0].replacement_obstacle):
         raise DeclarationError(
-            f"stream {stream.name} does not write topics alone, so it cannot be replaced beside its running version",
-            got=", ".join(others),
-            hint=f"stop it, release its app, and start it again; or `penstock streams reset {stream.name}`",
+            f"stream {stream.name} cannot be replaced beside its running version",
+            got=others[0].replacement_obstacle or ", ".join(stream.output_names),
+            hint="let a sink of another name, and with another target, write the documents anew from the first record; "
+            f"or stop it, release its app, and `penstock streams reset {stream.name}`",
         )
     if s3a.is_object_store(root):
         raise DeclarationError(

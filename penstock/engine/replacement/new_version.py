@@ -36,6 +36,7 @@ from penstock.engine.query.upstream import open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.replacement.archive_steps import ARCHIVE_STEP_RECORDS, ArchiveSteps, settle
 from penstock.engine.replacement.folders import CHECKPOINT, check_replaceable, copy_earlier, new_version_folder
+from penstock.engine.replacement.new_documents import NewDocuments, document_start
 from penstock.engine.replacement.state_needs import BuildStart, build_start, state_retention_ms
 from penstock.engine.replacement.step_offsets import StepLimits, batch_entry, count_between, limit_ends
 from penstock.engine.replacement.step_rows import StepRows
@@ -70,6 +71,7 @@ class NewVersion:
         root: The root of all checkpoints.
         id: The id of the replacement; a folder that another one left is removed.
         archive: The archive of its input.
+        documents: What takes the rows of a sink.
 
     Raises:
         DeclarationError: The stream cannot be replaced.
@@ -83,12 +85,13 @@ class NewVersion:
         root: str,
         id: str,  # noqa: A002
         archive: InputArchive | None = None,
+        documents: NewDocuments | None = None,
     ) -> None:
         check_replaceable(stream, root)
         self.stream, self._spark, self._bootstrap, self._root, self._id = stream, spark, bootstrap, root, id
         self.folder = new_version_folder(stream.name, root)
         self._checkpoint = Checkpoint(spark, str(self.folder), CHECKPOINT)
-        self.rows = StepRows(self.folder / ROWS, stream)
+        self.rows = documents or StepRows(self.folder / ROWS, stream)
         self._tables = StreamTables(stream, str(self.folder), bootstrap, lambda _offsets, _ends: None)
         self._folds = fold_store(stream.name, spark, self._checkpoint.path)
         self._archive = archive
@@ -155,6 +158,8 @@ class NewVersion:
         self._reads_archive = archived is not None
 
     def _first_start(self, watermark_ms: int, since: int | None) -> BuildStart:
+        if isinstance(self.rows, NewDocuments):
+            return document_start(self.stream, self._bootstrap, since)
         with clear_refusal(self.stream), folding.use_checkpoint(self.stream, self._checkpoint.path) as context:
             frame = self._frame(None)
             retention = state_retention_ms(self.stream, frame, context.folds.values())
@@ -232,7 +237,7 @@ class NewVersion:
         Args:
             ends: The next offsets of the running version.
             watermark_ms: Its watermark, epoch ms; that of the step is no later.
-            max_records: How many records are read at most; 0 for STEP_RECORDS.
+            max_records: How many records are read at most; 0 for STEP_RECORDS. Of a sink no more than of its batches.
             exact: Whether the watermark of the step is this one, though its own may be earlier.
 
         Raises:
@@ -243,8 +248,8 @@ class NewVersion:
         if planned is None and self._step_from_archive(ends, watermark_ms, max_records):
             return
         if planned is None:
-            bounded = limit_ends(self.offsets, ends, max_records or STEP_RECORDS)
-            self._plan(bounded, watermark_ms)
+            limit = min(filter(None, (max_records, self.rows.max_records)), default=STEP_RECORDS)
+            self._plan(limit_ends(self.offsets, ends, limit), watermark_ms)
             planned = self._checkpoint.planned_batch()
         # Also of a batch that a killed process has planned.
         self._limits.reads_all = planned is not None and not count_between(planned.ends, ends)

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.replacement.comparison import OutputComparison, VersionComparison
-from penstock.engine.replacement.cut import hand_over
+from penstock.engine.replacement.cut import hand_over, show_documents
+from penstock.engine.replacement.folders import new_version_folder
+from penstock.engine.replacement.new_documents import NewDocuments
 from penstock.engine.replacement.new_version import NewVersion
 from penstock.engine.replacement.running_version import RunningPosition, RunningVersion
 from penstock.errors import PenstockError
-from penstock.model.output import WriterOwner, open_store
+from penstock.model.output import SideOutput, WriterOwner, open_store
 from penstock.model.output_mode import KeyedState, Timers
+from penstock.model.target_versions import versioned_output
+from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +28,8 @@ if TYPE_CHECKING:
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
-RUNNING_ROWS = "running"
-"""The folder, beside the new version's rows, of those of the running version."""
+RUNNING_ROWS, REFUSED_ROWS = "running", "refused"
+"""The folders, beside the new version's rows, of those of the running version, and of those that a store refuses."""
 WrittenRows = Literal["differing", "all", "none"]
 # Seconds that a step reads for, where the rate is limited.
 STEP_SECONDS = 5
@@ -104,12 +108,21 @@ class Replacement:
     ) -> None:
         self._stream, self._spark, self._options = stream, spark, options
         self._bootstrap, self._root = bootstrap, root
-        self.new = NewVersion(stream, spark, bootstrap, root, id, archive)
-        topics = [output.name for output in stream.outputs.values()]
+        self._id, self._documents = id, None
+        if output := versioned_output(stream):
+            folder = new_version_folder(stream.name, root) / REFUSED_ROWS
+            self._documents = NewDocuments(stream, output, folder, bootstrap, id, back=options.back)
+        archive = None if self._documents else archive
+        self.new = NewVersion(stream, spark, bootstrap, root, id, archive, self._documents)
+        topics = [topic.name for topic in stream.output_topics]
         self.running = RunningVersion(stream.name, topics, bootstrap)
-        self._comparison = OutputComparison(
-            stream, self.new.rows, self.new.folder / RUNNING_ROWS, bootstrap, options.ignored
-        )
+        self._comparison: NewDocuments | OutputComparison
+        if isinstance(self.new.rows, NewDocuments):
+            self._comparison = self.new.rows
+        else:
+            self._comparison = OutputComparison(
+                stream, self.new.rows, self.new.folder / RUNNING_ROWS, bootstrap, options.ignored
+            )
         self.progress = ReplacementProgress()
         # What was compared last: the new version's step, and the ends of the output.
         self._compared: tuple[int, dict[TopicAndPartition, int]] | None = None
@@ -120,6 +133,12 @@ class Replacement:
         Raises:
             PenstockError: The stream cannot be replaced.
         """
+        if self._documents and self._options.must_equal:
+            raise PenstockError(
+                f"the documents of sink {self._stream.name} are not compared with those of its new version",
+                got="--expect",
+                hint="replace it without --expect, and with --cut manual: look at the new documents before the cut",
+            )
         marker = self.running.marker()
         if marker.batch < 0:
             raise PenstockError(
@@ -216,7 +235,9 @@ class Replacement:
         """
         # Whoever was paused in the middle of a batch cannot commit it any more.
         owner = WriterOwner(self._stream.name, self._stream.group, self._bootstrap)
-        open_store(list(self._stream.outputs.values()), owner).close()
+        # The marker of a sink's batch is written in a transaction, too.
+        outputs = [SideOutput(DEAD_LETTERS)] if self._documents else list(self._stream.outputs.values())
+        open_store(outputs, owner).close()
         position = self.running.position()
         marker, ends = position.marker, self.new.ends_of(position.marker)
         self._check_has_no_reset(marker)
@@ -236,7 +257,8 @@ class Replacement:
         self._compare(position)
         rows: dict[str, pa.Table] = {}
         mode, write = self._stream.output_mode, self._options.write
-        if write == "all" or (write == "differing" and (mode.updates_rows or isinstance(mode, KeyedState | Timers))):
+        updates = mode.updates_rows or isinstance(mode, KeyedState | Timers)
+        if self._documents or write == "all" or (write == "differing" and updates):
             rows = self._comparison.rows_to_write(all_rows=write == "all")
         if self.running.marker() != marker:
             raise PenstockError(
@@ -245,6 +267,7 @@ class Replacement:
                 hint="stop it, and cut again",
             )
         hand_over(self.new, marker, rows)
+        show_documents(self._stream, self._id, back=self._options.back)
 
     def _pace(self, records: int, seconds: float) -> None:
         """Wait so long that no more records a second are read than allowed."""
@@ -261,5 +284,7 @@ class Replacement:
 
     def close(self) -> None:
         """Close what it holds; its files stay for the next process."""
+        if self._documents:
+            self._documents.close()
         self.new.close()
         self.running.close()

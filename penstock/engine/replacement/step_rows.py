@@ -24,6 +24,9 @@ class StepRows:
         stream: The stream.
     """
 
+    max_records = 0
+    """Records of a step at most; 0 for no limit of its own."""
+
     def __init__(self, folder: Path, stream: Stream) -> None:
         self._folder = folder
         self._numbers = {output.name: n for n, output in enumerate(stream.outputs.values())}

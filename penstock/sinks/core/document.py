@@ -81,6 +81,12 @@ class DocumentOutput(Output):
         return self.name
 
     @property
+    def replacement_obstacle(self) -> str:
+        if self.suffix:
+            return f"{self.name} has an index or collection for each {self.suffix}, which are not exchanged at once"
+        return super().replacement_obstacle
+
+    @property
     def dead_letter_topic(self) -> Topic:
         return side_topic(self.dead_letters or f"{self.sink}-dead-letter")
 

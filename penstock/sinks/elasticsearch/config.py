@@ -61,6 +61,7 @@ class Elasticsearch(DocumentOutput):
 
     writer: ClassVar[str] = "penstock.sinks.elasticsearch.writer:IndexWriter.open"
     store_schema: ClassVar[str] = "penstock.sinks.elasticsearch.indexes:index_template"
+    versions: ClassVar[str] = "penstock.sinks.elasticsearch.target_versions:open_index_versions"
 
     def __post_init__(self) -> None:
         wrong = name_error(self.index, FORBIDDEN, LIMITS.index_bytes - len("-2026.11.22.21"))

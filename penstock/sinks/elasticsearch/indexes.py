@@ -29,6 +29,8 @@ GC_DELETES = "10m"
 SETTINGS = {"auto_expand_replicas": "0-1", "refresh_interval": REFRESH_INTERVAL, "gc_deletes": GC_DELETES}
 # Documents of one request.
 PAGE = 5000
+# Errors of an index of that name, or of an alias of it or a name that no index can have.
+EXISTS = ("resource_already_exists_exception", "invalid_index_name_exception")
 
 
 def index_template(output: Elasticsearch, shape: pa.StructType) -> dict[str, Any]:
@@ -41,6 +43,11 @@ def index_template(output: Elasticsearch, shape: pa.StructType) -> dict[str, Any
         # One name for all of them.
         template["aliases"] = {output.index: {}}
     return {"index_patterns": patterns, "priority": PRIORITY, "template": template}
+
+
+def template_name(index: str) -> str:
+    """The name of the template of an output's index."""
+    return f"penstock-{index}"
 
 
 class IndexManager:
@@ -58,7 +65,7 @@ class IndexManager:
         if shape == self._shape:
             return
         wanted = index_template(self._output, shape)
-        name = f"penstock-{self._output.index}"
+        name = template_name(self._output.index)
         with request_errors(f"to make template {name}"):
             try:
                 [present] = self._client.indices.get_index_template(name=name)["index_templates"]
@@ -95,8 +102,7 @@ class IndexManager:
                     self._client.indices.create(index=index, **self._template)
                     log.info("elasticsearch: index %s is created", index)
                 except BadRequestError as e:
-                    # There is an alias of the name, or no index can have it.
-                    if e.error not in ("resource_already_exists_exception", "invalid_index_name_exception"):
+                    if e.error not in EXISTS:
                         raise
                     try:
                         self._extend(index)

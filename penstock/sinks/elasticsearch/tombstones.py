@@ -17,7 +17,7 @@ from penstock.sinks.core.latest_per_key import Position, VersionedRow
 from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction
 from penstock.sinks.elasticsearch.client import get_documents, request_errors
 from penstock.sinks.elasticsearch.config import LIMITS
-from penstock.sinks.elasticsearch.indexes import PAGE
+from penstock.sinks.elasticsearch.indexes import EXISTS, PAGE
 
 MAPPINGS = {"dynamic": "false", "properties": {"at": {"type": "date"}}}
 SETTINGS = {"index": {"auto_expand_replicas": "0-1"}}
@@ -35,12 +35,12 @@ class TombstoneIndex:
         self._created = False
 
     def create(self) -> None:
-        """Create the index unless it exists."""
+        """Create the index unless it exists, or an alias of its name."""
         with request_errors(f"to make index {self._index}"):
             try:
                 self._client.indices.create(index=self._index, mappings=MAPPINGS, settings=SETTINGS)
             except BadRequestError as e:
-                if e.error != "resource_already_exists_exception":
+                if e.error not in EXISTS:
                     raise
         self._created = True
 

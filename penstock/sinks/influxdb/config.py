@@ -82,6 +82,10 @@ class InfluxDB(DocumentOutput):
     writer: ClassVar[str] = "penstock.sinks.influxdb.writer:InfluxWriter.open"
     store_schema: ClassVar[str] = "penstock.sinks.influxdb.points:point_schema"
 
+    @property
+    def replacement_obstacle(self) -> str:
+        return f"{self.name} is a measurement: InfluxDB has neither aliases nor a way to rename one"
+
     def __post_init__(self) -> None:
         if mistake := next(self._mistakes(), None):
             what, got, hint = mistake

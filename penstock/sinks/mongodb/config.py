@@ -73,6 +73,7 @@ class MongoDB(DocumentOutput):
 
     writer: ClassVar[str] = "penstock.sinks.mongodb.writer:MongoWriter.open"
     store_schema: ClassVar[str] = "penstock.sinks.mongodb.collections:collection_schema"
+    versions: ClassVar[str] = "penstock.sinks.mongodb.target_versions:open_collection_versions"
 
     def __post_init__(self) -> None:
         room = LIMITS.namespace_bytes - len(self.database.encode())

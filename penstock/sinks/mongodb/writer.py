@@ -6,12 +6,13 @@ more afterwards, for a delete that came in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pymongo import MongoClient, ReadPreference, WriteConcern
+from pymongo.database import Database
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
@@ -44,21 +45,8 @@ class MongoWriter(KeyedWriter[MongoDB]):
 
     def __init__(self, url: str, output: MongoDB, **options: Any) -> None:
         super().__init__(url, output)
-        self._client = _connect(url, output.sink, TIMEOUTS_MS | options)
-        concern = self._client.write_concern
-        if not concern.acknowledged:
-            self._client.close()
-            raise SinkError("PENSTOCK_MONGODB_URL asks for no acknowledgements", got=concern, hint="leave w=0 out")
-        self._database = self._client.get_database(
-            output.database,
-            read_preference=ReadPreference.PRIMARY,
-            read_concern=ReadConcern("local"),
-            # A write that one member alone acknowledged could be lost with that member.
-            write_concern=concern if not concern.is_server_default else WriteConcern("majority"),
-        )
-        hosts = sorted(f"{host}:{port}" for host, port in self._client.topology_description.server_descriptions())
-        location = f"{','.join(hosts)}, {output.database}.{output.collection}"
-        self._requests = MongoRequests(location, output.parallel)
+        self._database = open_database(url, output, **options)
+        self._requests = MongoRequests(location_of(self._database, output), output.parallel)
         self._collections = CollectionManager(self._database, output)
         tombstones = self._database[output.tombstone_collection]
         self._tombstones = TombstoneCollection(tombstones, self._requests, self._collections)
@@ -68,7 +56,7 @@ class MongoWriter(KeyedWriter[MongoDB]):
 
     def close(self) -> None:
         self._requests.close()
-        self._client.close()
+        self._database.client.close()
 
     def _write_rows(
         self, table: pa.Table, upserts: Sequence[VersionedRow], deletes: Sequence[VersionedRow], result: SinkBatchResult
@@ -123,9 +111,36 @@ class MongoWriter(KeyedWriter[MongoDB]):
             start += len(chunk)
 
 
-def _connect(url: str, sink: str, options: Mapping[str, Any]) -> MongoClient[Any]:
-    """A client. SinkError, without what may be a password, if the URL is malformed."""
+def open_database(url: str, output: MongoDB, **options: Any) -> Database[Any]:
+    """The database of an output, by a client of its own.
+
+    Args:
+        url: Of the store.
+        output: The output.
+        options: Of the client.
+
+    Raises:
+        SinkError: The URL is malformed, which the error does not repeat, as it may have a password; or it asks for no
+            acknowledgements.
+    """
     try:
-        return MongoClient(url, appname=f"penstock {sink}"[:128], **options)
+        client: MongoClient[Any] = MongoClient(url, appname=f"penstock {output.sink}"[:128], **(TIMEOUTS_MS | options))
     except (PyMongoError, ValueError) as e:
         raise SinkError("PENSTOCK_MONGODB_URL is not a valid URL", got=type(e).__name__, hint=URL_HINT) from None
+    concern = client.write_concern
+    if not concern.acknowledged:
+        client.close()
+        raise SinkError("PENSTOCK_MONGODB_URL asks for no acknowledgements", got=concern, hint="leave w=0 out")
+    return client.get_database(
+        output.database,
+        read_preference=ReadPreference.PRIMARY,
+        read_concern=ReadConcern("local"),
+        # A write that one member alone acknowledged could be lost with that member.
+        write_concern=concern if not concern.is_server_default else WriteConcern("majority"),
+    )
+
+
+def location_of(database: Database[Any], output: MongoDB) -> str:
+    """Where an output is, for messages, without a password."""
+    hosts = sorted(f"{host}:{port}" for host, port in database.client.topology_description.server_descriptions())
+    return f"{','.join(hosts)}, {output.database}.{output.collection}"

@@ -146,11 +146,13 @@ class Code:
         self.commands: list[tuple[str, ...]] = []
         self.replaceable = ["s"]
         self.differing = ["s"]
+        self.irreplaceable: dict[str, str] = {}
 
     def run_check(self, command: tuple[str, ...], *_: object) -> dict[str, Any]:
         self.commands.append(command)
         if command[0] == "penstock.catalog":
             declared = {"names": ["s", "t"], "streams": True, "replaceable": self.replaceable}
+            declared["irreplaceable"] = self.irreplaceable
             return {**declared, "schemas": [], "wrong": [], "others": []}
         left = [name for name in self.differing if name != command[-1]]
         return {"refused": [f"stream {name} has state of other code" for name in left], "differing": left}
@@ -201,6 +203,8 @@ def test_what_cannot_be_replaced_is_refused(p: Platform, code: Code) -> None:
     refused(r"got: stream t has state of other code; hint: a replacement changes one stream: leave t as before")
     code.replaceable = ["t"]
     refused(r"s cannot be replaced; got: it is no stream with topics; hint: app a declares t")
+    code.irreplaceable = {"s": "it has no alias"}
+    refused(r"s cannot be replaced; got: it has no alias; hint: write the new statement in another file")
 
 
 def test_an_app_that_was_never_launched_has_nothing_to_replace(p: Platform) -> None:

@@ -71,6 +71,29 @@ def test_a_sink_whose_store_is_not_given_does_not_run(project: Path, monkeypatch
     assert listed == {"copy": True, "orders-now": False, "clicks": False}
 
 
+def test_which_sinks_can_be_replaced(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", "http://h:1")
+    settings.cache_clear()
+    shop = "READ clicks{share} AS JSON (n BIGINT, at TIMESTAMP) APP shop {more} AS SELECT n, at FROM clicks"
+    for name, text in {
+        "now": "INSERT INTO mongodb.shop.now " + shop.format(share="", more=""),
+        "by-day": "INSERT INTO mongodb.shop.days " + shop.format(share="", more="SUFFIX DAY (at)"),
+        "points": "UPSERT INTO influxdb.shop.clicks " + shop.format(share="", more="TOMBSTONES IGNORE"),
+        "one": "INSERT INTO mongodb.shop.both " + shop.format(share=" SHARE 1 OF 2", more=""),
+        "two": "INSERT INTO mongodb.shop.both " + shop.format(share=" SHARE 2 OF 2", more=""),
+    }.items():
+        (project / "sql" / "sinks" / f"{name}.sql").write_text(text)
+    found = app_summary("shop")
+    assert found["wrong"] == []
+    assert set(found["replaceable"]) == {"copy", "now"}
+    assert found["irreplaceable"] == {
+        "by-day": "mongodb:shop.days has an index or collection for each day, which are not exchanged at once",
+        "points": "influxdb:shop.clicks is a measurement: InfluxDB has neither aliases nor a way to rename one",
+        "one": "mongodb:shop.both is written by two, too",
+        "two": "mongodb:shop.both is written by one, too",
+    }
+
+
 def test_a_tombstone_of_a_compacted_topic_must_say_its_key(project: Path) -> None:
     place = project / "sql" / "sinks" / "orders-now.sql"
     place.write_text(ORDERS.replace("TOMBSTONES DELETE (record.key)", ""))
