@@ -32,7 +32,7 @@ Decision = Literal["", "continue", "snapshot"]
 
 
 class PositionRefused(PenstockError):
-    """The position of a capture belongs to another statement or topic; an operator has to decide."""
+    """The position of a capture belongs to another key, cursor or topic; an operator has to decide."""
 
 
 def database(capture: Capture) -> SourceDatabase:
@@ -55,7 +55,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
     Args:
         capture: The capture.
         bootstrap: The brokers.
-        decision: For a position of another statement or topic: `continue` keeps its cursor, `snapshot` starts again.
+        decision: `snapshot` starts again; `continue` tries the same position.
 
     Raises:
         PositionRefused: There is such a position and no decision, or the topic has other partitions.
@@ -86,7 +86,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             _check_partitions(capture, new, stored)
             new = replace(new, sees_all=stored.sees_all, drift=stored.drift, reconciles=stored.reconciles)
         if stored is not None and decision != "snapshot":
-            position = _resumed(capture, new, stored, decision)
+            position = _resumed(capture, new, stored)
         else:
             # Keys in the topic that are no longer selected must be removed.
             ends = log_end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
@@ -115,7 +115,8 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             position = replace(position, reconcile=f"another server, {server}")
             index.restart()
         if position.fingerprint != capture.fingerprint:
-            # Rows that do not change may have other values by the new statement.
+            # Rows that do not change may have other values by the new statement, or be left out.
+            log.warning("capture %s: its statement was changed; table and topic are compared", capture.name)
             position = replace(position, fingerprint=capture.fingerprint, reconcile="the statement was changed")
             index.restart()
         if position.schema_id != new.schema_id:
@@ -186,7 +187,7 @@ def _check_partitions(capture: Capture, new: Position, stored: Position) -> None
         )
 
 
-def _resumed(capture: Capture, new: Position, stored: Position, decision: Decision) -> Position:
+def _resumed(capture: Capture, new: Position, stored: Position) -> Position:
     topic_id = new.topic_id
     if stored.topic_id != topic_id:
         raise PositionRefused(
@@ -199,12 +200,5 @@ def _resumed(capture: Capture, new: Position, stored: Position, decision: Decisi
             f"capture {capture.name} cannot go on: its KEY or CURSOR was changed",
             got=f"{', '.join(new.rows)}, position of {', '.join(stored.rows)}",
             hint=_snapshot_hint(capture.name),
-        )
-    if stored.fingerprint != capture.fingerprint and decision != "continue":
-        raise PositionRefused(
-            f"the statement of capture {capture.name} was changed",
-            got=f"fingerprint {capture.fingerprint}, position of {stored.fingerprint}",
-            hint=f"to read all rows again, {_snapshot_hint(capture.name)}; `continue` in its place continues from the "
-            "old cursor and compares the other rows; or name a new topic behind INTO and take a snapshot",
         )
     return stored

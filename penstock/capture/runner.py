@@ -212,7 +212,7 @@ class CaptureRun(ThreadRun):
         log.error("capture %s failed: %s", self.capture.name, e)
 
     def _decided(self, stopping: threading.Event) -> Decision:
-        """Wait until an operator decides about a position of another statement or topic."""
+        """Wait until an operator decides about a position of another key, cursor or topic."""
         while not stopping.is_set():
             self._wake.wait(1.0)
             self._wake.clear()
@@ -224,7 +224,7 @@ class CaptureRun(ThreadRun):
                 self._polls = 0
                 if kind in ("snapshot", "continue"):
                     return "snapshot" if kind == "snapshot" else "continue"
-                self._answer("refused: decide first about its position, `snapshot` or `continue`")
+                self._answer("refused: its position does not fit: mend what the reason names, or ask for a `snapshot`")
         return ""
 
     def _answer(self, why_not: str) -> None:

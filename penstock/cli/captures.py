@@ -168,9 +168,7 @@ def run(
     snapshot: Annotated[bool, typer.Option("--snapshot", help="Take a new snapshot.")] = False,
     continue_: Annotated[
         bool,
-        typer.Option(
-            "--continue", help="Keep the cursor of a changed statement, or confirm what the capture waits for."
-        ),
+        typer.Option("--continue", help="Confirm what the capture waits for."),
     ] = False,
     compare: Annotated[
         bool, typer.Option("--reconcile", help="Compare table and topic first, and repair what differs.")

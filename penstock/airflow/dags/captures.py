@@ -37,8 +37,8 @@ def make_dag(capture: Capture) -> DAG:
                 "check",
                 type="string",
                 enum=["check", "poll", "reconcile", "snapshot", "continue"],
-                description="`snapshot` reads all rows again; `continue` accepts what the capture waits for, such as a "
-                "changed statement.",
+                description="`snapshot` reads all rows again; `continue` accepts what the capture waits for, such as "
+                "the removal of many rows.",
             ),
             "note": note_param(),
         },

@@ -16,7 +16,7 @@ const REQUESTS = {
   poll: ["Poll", "It polls now."],
   reconcile: ["Reconcile", "It compares table and topic and repairs differences. This reads the whole table."],
   snapshot: ["Snapshot", "It reads the whole table again and writes each row to its topic."],
-  continue: ["Continue", "It continues with the changed statement from its position. Rows that were read before are compared and updated."],
+  continue: ["Continue", "It accepts what it waits for, such as the removal of many rows."],
 };
 const label = (verb) => REQUESTS[verb][0];
 // A transaction that is open longer is marked.

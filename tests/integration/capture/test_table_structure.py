@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -290,15 +291,27 @@ def test_a_view_that_leaves_rows_out_is_refused_before_any_is_taken_for_gone(
         source.sql(f"DROP VIEW {source.name}_v")
 
 
-def test_a_statement_that_goes_on_as_another_brings_up_older_rows(source: Source) -> None:
-    two(source)
-    columns = "id, gone, changed, {} AS name"
-    poller = source.poller(columns=columns.format("name"))
-    until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
+def test_a_changed_statement_writes_all_rows_anew_and_tombstones_for_those_that_it_leaves_out(source: Source) -> None:
+    source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', '2020-01-01')" for i in range(30)))
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('new')")
+    poller = source.poller()
+    until(poller, lambda: poller.position.low is not None and not poller.position.reconcile, "it polls")
+    assert source.same()
     source.close(poller)
-    poller = source.poller("continue", columns=columns.format("UPPER(name)"))
-    until(poller, lambda: poller.metrics.polls > 0 and not poller.position.reconcile, "all is compared")
-    assert source.topic() == source.table(columns.format("UPPER(name)"))
+    columns = "id, gone, changed, UPPER(name) AS name"
+    text = source.declared(columns=columns).replace(f"FROM {source.name}", f"FROM {source.name} WHERE id > 8")
+    poller = source.opened(text)
+    assert poller.position.reconcile == "the statement was changed"
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
+    until(poller, lambda: not poller.position.reconcile and poller.metrics.polls > 1, "all is compared")
+    table = source.table(columns)
+    assert source.topic() == {key: row for key, row in table.items() if json.loads(key)["id"] > 8}
+    assert len(table) == 32
+    drift = poller.position.last_reconcile
+    assert drift.extra == 8
+    # Once that is done, it is as before.
+    source.close(poller)
+    assert source.opened(text).position.reconcile == ""
 
 
 def written_after_a_restart(source: Source, poller: Poller, **options: Any) -> Poller:
