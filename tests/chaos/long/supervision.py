@@ -35,7 +35,7 @@ def supervise(app: str) -> None:
     while True:
         try:
             step = watch.look()
-            if step.action in ("clear", "launch"):
+            if step.action not in ("rest", "wait", "request_release"):
                 print(f"{app}: {step.action}: {step.why}", flush=True)
                 supervisor.tick(watch.evidence)
         except PenstockError as e:
