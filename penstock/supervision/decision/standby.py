@@ -17,7 +17,7 @@ LAUNCH_TIMEOUT = 15.0
 # Seconds from its launch in which a standby must be ready, and for which the running driver waits at most, in all.
 READY_TIMEOUT, WAIT_TIMEOUT = 75.0, 90.0
 # Seconds in which a standby that is ready must have taken over from a driver that has ended.
-TAKEOVER_TIMEOUT = 10.0
+TAKEOVER_TIMEOUT = 5.0
 
 
 def is_awaited(app: AppRow, standby: DriverRow | None) -> bool:

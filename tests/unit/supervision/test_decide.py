@@ -184,7 +184,7 @@ def test_a_standby_gets_its_time_to_take_over() -> None:
         ended = row(state="ended", ended_at=NOW - seconds * 1000)
         return say(facts(ended, app=ASKED, standby=found, standby_alive=True))
 
-    assert [at(1, standby()), at(9, standby()), at(11, standby())] == ["rest", "rest", "clear_standby"]
+    assert [at(1, standby()), at(4, standby()), at(6, standby())] == ["rest", "rest", "clear_standby"]
     assert at(60, standby(state="launching", seconds=74)) == "rest", "it starts, as another one would have to"
     assert at(1, standby(state="ended")) == "launch"
 
