@@ -241,7 +241,9 @@ class Driver(ABC):
             replacement = self._control.open_replacement(self.app)
             desired = self._control.desired(self.app)
             app = self._control.app(self.app)
-            self._replaced = replacement.name if replacement and replacement.state == "cutting" else ""
+            # The driver of the version before goes on until it drains.
+            is_cut = replacement and replacement.state == "cutting" and self._release >= (replacement.release_seq or 0)
+            self._replaced = replacement.name if replacement and is_cut else ""
             drains = app is not None and app.release_seq > self._release and self._standby_wait.is_over(app)
         except ControlError as e:
             log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import catalog
-from penstock.control import ProgressRow
+from penstock.control import ProgressRow, tables
 from penstock.errors import BrokerError
 from penstock.settings import settings
 from penstock.supervision import lifecycle
@@ -143,6 +143,25 @@ def test_a_driver_works_until_its_standby_is_ready(p: Platform, made: Bare, monk
     assert not made._leaving.is_set()
     made._look()
     assert made._why == ("release 1", "released")
+
+
+@pytest.mark.parametrize(("release", "reconciled"), [(0, ["s"]), (1, [])], ids=["the version before", "the next"])
+def test_only_the_driver_of_the_cut_waits_for_its_end(
+    p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch, release: int, reconciled: list[str]
+) -> None:
+    """That of the version before works until its standby is ready, also if its query has to be started again."""
+    with p.control.engine.begin() as c:
+        c.execute(tables.app.update().values(digest="old"))
+    row = p.control.request_replacement("s", "a", "new", "old", ME, {})
+    p.control.move_replacement(row.id, "following")
+    assert p.control.begin_cut(row.id)
+    started: list[str] = []
+    run = SimpleNamespace(active=False, running=True, reconcile=lambda: started.append("s"))
+    made._runs, made._release = {"s": run}, release
+    monkeypatch.setattr(made._standby_wait, "is_over", lambda _: False)
+    monkeypatch.setattr(made._leases, "owns", lambda _: True)
+    made._look()
+    assert (started, made._replaced) == (reconciled, "" if reconciled else "s")
 
 
 def test_a_driver_that_no_standby_can_follow_drains_at_once(p: Platform, made: Bare) -> None:
