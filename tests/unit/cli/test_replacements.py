@@ -78,7 +78,7 @@ def test_a_stream_is_replaced_with_options(control: Control) -> None:
     assert "penstock replacements show bundles" in replace("bundles", *options, "--cut", "manual", "-m", "wider")
     assert newest(control).options == {
         "from": 1_769_860_800_000, "rate": 5000, "write": "all", "expect": {"equal": True, "except": ["total"]},
-        "cut": "manual", "in_place": False,
+        "cut": "manual", "in_place": False, "archive": True,
     }  # fmt: skip
     assert control.actions(1)[0]["detail"] == "wider"
     assert "error: app metrics is not released while a stream of it is replaced" in replace("bundles", code=1)
