@@ -21,22 +21,22 @@ const ACTIONS = {
   confirm: ["Confirm", "Confirm the replacement of {}?", "The new version goes on. After that, nobody can go back to the version before it.", "Confirm", "The replacement of {} is confirmed."],
   back: ["Go back", "Go back to the version of {} before?", "Its kept code and state read what came since the cut; then it takes the place of the running version. Its code is checked first, which may take minutes.", "Go back", "To go back is requested for {}."],
 };
-const OUTCOMES = { different: "differs", only_new: "only in the new version", only_running: "only in the running version" };
+const OUTCOMES = { different: "differs", only_new: "only in the new version", only_running: "only in the running version", refused: "refused by the store" };
 
 const showDifferences = ({ id, name }) =>
   openDialog({
     title: `Differences of ${name}`,
-    about: "Examples of rows in which the new version differs from the running version.",
+    about: "Examples of rows in which the new version differs from the running version, or that the store of a sink refuses.",
     reread: true,
     make: async () => {
       const { examples } = await api.differences(id);
       const row = (term, value) => [h("dt", {}, term), h("dd", {}, h("code", {}, value ?? "no row"))];
-      return examples.map(({ output, outcome, key, new: ours, running }) =>
+      return examples.map(({ output, outcome, key, new: ours, running, reason }) =>
         h(
           "article",
           { class: "letter" },
           h("h4", {}, key ?? "without a key", h("span", { class: "muted" }, ` ${OUTCOMES[outcome] ?? outcome}, output ${output}`)),
-          h("dl", { class: "remedy" }, ...row("New", ours), ...row("Running", running)),
+          h("dl", { class: "remedy" }, ...(reason ? row("Reason", reason) : [...row("New", ours), ...row("Running", running)])),
         ),
       );
     },
@@ -94,9 +94,9 @@ class ReplacementRow {
     text(c["Records/s"].first, f.count(r.rate));
     text(c["Records/s"].second, r.remaining_ms == null ? "" : `${f.age(r.remaining_ms)} left`);
     text(c.Lag.first, f.count(r.lag));
-    const counts = [["different", r.different], ["only new", r.only_new], ["only running", r.only_running]];
+    const counts = [["different", r.different], ["only new", r.only_new], ["only running", r.only_running], ["refused", r.refused]];
     const differing = counts.filter(([, n]) => n > 0).map(([what, n]) => `${f.count(n)} ${what}`);
-    text(c.Equal.first, r.compared == null ? "not compared" : `${f.count(r.equal)} of ${f.count(r.compared)}`);
+    text(c.Equal.first, !r.compared ? "not compared" : `${f.count(r.equal)} of ${f.count(r.compared)}`);
     text(c.Equal.second, differing.join(", "));
     attr(c.Equal.cell, "title", counts.map(([what, n]) => `${f.exact(n)} ${what}`).join(", "));
     attr(c.Equal.cell, "data-warn", differing.length > 0);

@@ -244,7 +244,8 @@ class ReplacementView:
         way: `in place`, `back to the version before`, or empty.
         done: progress, 0 to 1; None if unknown.
         rate, remaining_ms, lag: None unless it is in progress.
-        examples: how many differing rows are kept as examples.
+        refused: rows that the store of a sink refuses.
+        examples: how many differing or refused rows are kept as examples.
         cut_requested: whether the cut was asked for.
         actions: what may be done with it: `cut`, `cancel`, `confirm`, `back`.
     """
@@ -267,6 +268,7 @@ class ReplacementView:
     different: int | None
     only_new: int | None
     only_running: int | None
+    refused: int | None
     examples: int
     pause_ms: int | None
     cut_requested: bool

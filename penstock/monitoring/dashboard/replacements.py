@@ -67,6 +67,7 @@ def _view(row: ReplacementRow, now: int) -> ReplacementView:
         different=figures.get("different"),
         only_new=figures.get("only_new"),
         only_running=figures.get("only_running"),
+        refused=figures.get("refused"),
         examples=len(figures.get("examples") or ()),
         pause_ms=figures.get("pause_ms"),
         cut_requested=row.cut_requested_at is not None,

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka import Broker
-from penstock.engine.replacement.cut import discard_documents
+from penstock.engine.replacement import replacement as replacements
+from penstock.engine.replacement.cut import discard_documents, is_handed_over, show_documents
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import session_for
 from penstock.kafka.dead_letters import read_dead_letters
@@ -147,6 +148,35 @@ def test_nothing_is_left_of_a_replacement_that_was_cancelled(case: Case, store: 
     assert store.versions() == []
     store.refresh()
     assert store.documents() == old_documents([1, 2])
+
+
+@pytest.mark.long
+def test_the_process_after_one_that_was_killed_at_the_cut_shows_the_new_documents(
+    case: Case, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = sink(store, OLD), sink(store, NEW)
+    with running(old, case.spark, case.bootstrap, case.root) as run:
+        send(case.bootstrap, things(1, 2))
+        run.process_all_available()
+    with case.replacing(new, FIRST) as replacement:
+        case.follow(replacement)
+        monkeypatch.setattr(replacements, "show_documents", killed)
+        with pytest.raises(Killed):
+            replacement.cut()
+    store.refresh()
+    assert store.documents() == old_documents([1, 2])
+    assert is_handed_over(case.spark, str(case.root), new.name, FIRST)
+    for _ in range(2):
+        show_documents(new, FIRST, back=False)
+        assert store.documents() == new_documents([1, 2])
+
+
+class Killed(Exception):
+    """Where a process is killed."""
+
+
+def killed(*_: object, **__: object) -> None:
+    raise Killed
 
 
 @pytest.mark.long
