@@ -172,12 +172,15 @@ def check_tombstones(target: Target, *deleted: str) -> None:
     assert numbers(target) == before
 
 
-EVERY = pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.long)])
+EVERY = pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.long)])
 """Of how many moments at which a process is killed one is tried: before and after each of its requests."""
 
 
 @EVERY
-@pytest.mark.parametrize("replaced_before", [False, True], ids=["the first time", "again"])
+@pytest.mark.parametrize(
+    "replaced_before",
+    [pytest.param(False, id="the first time"), pytest.param(True, id="again", marks=pytest.mark.long)],
+)
 def test_a_version_is_shown_by_whoever_comes_after_one_that_was_killed(
     target: Target, replaced_before: bool, every: int
 ) -> None:
