@@ -115,7 +115,7 @@ def test_a_standby_copy_answers_at_once_when_an_owner_dies(fresh_broker: Broker,
 def test_another_layout_is_built_while_the_standby_answers_by_the_old_one(fresh_broker: Broker, tmp_path: Path) -> None:
     with filled(tmp_path, fresh_broker, 2, standby=1) as fleet:
         jobs = tmp_path / "project" / "jobs" / "fleet" / "kept.py"
-        jobs.write_text(jobs.read_text().replace('"online", "labels"', '"labels", "seen"'))
+        jobs.write_text(jobs.read_text().replace('"online", "labels"', '"labels", "load"'))
         for number, other in ((1, 2), (2, 1)):
             # As the release of one instance after the other.
             with Load(fleet, other) as load:
@@ -126,7 +126,7 @@ def test_another_layout_is_built_while_the_standby_answers_by_the_old_one(fresh_
             assert (load.wrong, load.refused) == ([], [])
             assert "the store has another schema or other query fields" in fleet.log(number)
             fleet.known(1, 2)
-        assert len(fleet.ask(1, "search", {"where": {"seen": 7}}).json()["rows"]) == 1
+        assert len(fleet.ask(1, "search", {"where": {"seen": 7, "load": 0.5}}).json()["rows"]) == 1
         assert fleet.ask(1, "search", {"where": {"online": True}}).status_code == 400
 
 
