@@ -227,6 +227,8 @@ class BatchCommitter:
         # 4. Move the watermark, before Spark ends the batch.
         execution = BatchExecution.last_of(query)
         event_time = self._watermark.cap(batch, execution)
+        if self.reset and self.reset.cut_batch == batch_id:
+            execution.move_watermark(self.reset.cut_watermark)
         # 5. Find the records that did not reach the rows: bad ones, late ones, poison.
         output = self._with_rejected(rows, batch, execution, pending)
         # 6. Ask the broker again: records may have been deleted while they were read.

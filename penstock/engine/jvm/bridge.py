@@ -321,6 +321,13 @@ class BatchExecution:
             moved.append(None if upto is None or at == NO_EVENT_TIME else min(at, upto))
         return moved
 
+    def move_watermark(self, to: int) -> None:
+        """Let a batch without records move the watermark to this time, epoch ms. Called when `cap_watermark` may be."""
+        plan = self._plan
+        for path in self.watermark_paths():
+            operator = _node(plan, path)
+            operator.eventTimeStats().add(to + int(operator.delayMs()))
+
     @property
     def _plan(self) -> Any:
         return self._execution.executedPlan()

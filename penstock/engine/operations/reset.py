@@ -42,6 +42,8 @@ class Reset:
         continues: Query and batch of the marker that a new version of the stream goes on after; None for no new
             version.
         cut_batch: Number of the batch that also writes what the new version's rows differ in; None for none.
+        cut_watermark: Watermark, epoch ms, that this batch moves to, though it reads no record: that which the records
+            before it allow.
         id: Distinguishes it from other resets.
         earlier: Those before it, for commit markers.
     """
@@ -55,6 +57,7 @@ class Reset:
     rebuilt: bool = False
     continues: tuple[str, int] | None = None
     cut_batch: int | None = None
+    cut_watermark: int = 0
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     earlier: Sequence[tuple[str, int | None, int]] = ()
 

@@ -354,20 +354,21 @@ class NewVersion:
         """Prepare the checkpoint to go on after a marker of the running version, which is stopped.
 
         Its last step is at the marker. An empty batch is planned after it, so that the next driver of the stream writes
-        its commit marker at once, whether there are records or not. The next `open` undoes it.
+        its commit marker at once, whether there are records or not. It has the marker's watermark, so that no record
+        behind it is late that would not have been, and moves it on. The next `open` undoes this.
         """
         PlanFingerprint(self._spark, self.stream.name, self._checkpoint.path).store(self._fingerprint)
         reset = Reset(
             self.offsets, ids=self._start.ids, rebuilt=True, continues=(marker.query, marker.batch),
-            cut_batch=self.last_batch + 1, id=self._id,
+            cut_batch=self.last_batch + 1, cut_watermark=max(self.next_watermark_ms, marker.watermark_ms), id=self._id,
         )  # fmt: skip
         self._checkpoint.begin_with(reset.text())
-        self._plan(self.offsets, max(self.next_watermark_ms, marker.watermark_ms))
+        self._plan(self.offsets, marker.watermark_ms)
 
     def _withdraw_cut(self) -> None:
         """Undo `take_over` of a process that was killed before the checkpoint was in its place.
 
-        The running version may have gone on, and the watermark of the planned batch may be later than its own.
+        The running version may have gone on.
         """
         if self._checkpoint.active_reset() is None:
             return
