@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import tarfile
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +21,10 @@ from packaging.version import Version
 
 from penstock import catalog
 from penstock.engine.jvm.query_clock import QueryClock
+from penstock.engine.replacement import new_version
+from penstock.engine.replacement.comparison import VersionComparison
+from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
+from penstock.engine.session import session_for
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.transactions import marker_partition
 from penstock.model.output import CommitMarker
@@ -139,6 +145,21 @@ class SavedCheckpoint:
         """Send what is read next, at its offsets: the stream must not run, as it is to read all of it in one batch."""
         send(bootstrap, self.history.after.records)
 
+    def replace_on(self, spark: SparkSession, bootstrap: str, checkpoints: Path) -> VersionComparison:
+        """Replace the stream by an equal version, whose state is made of the topics; the comparison at the cut."""
+        stream, options = self.stream, ReplacementOptions()
+        made = Replacement(stream, session_for(spark, stream), bootstrap, str(checkpoints), uuid.uuid4().hex, options)
+        clock = SimpleNamespace(time=lambda: self.history.before.clock / 1000)
+        with pytest.MonkeyPatch.context() as patch, closing(made):
+            patch.setattr(new_version, "time", clock)
+            made.open()
+            for _ in range(MAX_STEPS):
+                if made.advance() and made.is_ready:
+                    made.cut()
+                    assert made.progress.comparison
+                    return made.progress.comparison
+        raise AssertionError(f"{self} did not catch up within {MAX_STEPS} steps")
+
     def run_on(self, spark: SparkSession, bootstrap: str, checkpoints: Path) -> Chapter:
         """Start the stream from the restored checkpoint, let it read the rest, and say what it did."""
         clock = QueryClock(spark, self.history.after.clock)
@@ -149,6 +170,7 @@ class SavedCheckpoint:
         return replace(self.history.after, late=late, written=written)
 
 
+MAX_STEPS = 20
 NO_EXPIRY = {"retention.ms": "-1"}
 
 
