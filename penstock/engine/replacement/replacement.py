@@ -133,11 +133,12 @@ class Replacement:
         Raises:
             PenstockError: The stream cannot be replaced.
         """
-        if self._documents and self._options.must_equal:
+        options = self._options
+        if self._documents and (options.must_equal or options.write != ReplacementOptions.write):
             raise PenstockError(
                 f"the documents of sink {self._stream.name} are not compared with those of its new version",
-                got="--expect",
-                hint="replace it without --expect, and with --cut manual: look at the new documents before the cut",
+                got="--expect" if options.must_equal else f"--write {options.write}",
+                hint="replace it without this option, and with --cut manual: look at the new documents before the cut",
             )
         marker = self.running.marker()
         if marker.batch < 0:

@@ -14,6 +14,7 @@ from penstock.engine.replacement import replacement as replacements
 from penstock.engine.replacement.cut import discard_documents, is_handed_over, show_documents
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import session_for
+from penstock.errors import PenstockError
 from penstock.kafka.dead_letters import read_dead_letters
 from penstock.model.target_versions import open_versions, versioned_output
 from penstock.model.topic import COMMITS
@@ -90,6 +91,9 @@ def case(spark: SparkSession, fresh_broker: Broker, store: Store, tmp_path: Path
 def test_new_documents_take_the_place_of_the_old_ones_and_go_back(case: Case, store: Store) -> None:
     old, new = sink(store, OLD), sink(store, NEW)
     reader = Reader(store)
+    for compared in ({"must_equal": True}, {"write": "all"}):
+        with pytest.raises(PenstockError, match="are not compared"), case.replacing(new, FIRST, **compared):
+            pass
     with running(old, case.spark, case.bootstrap, case.root) as run:
         send(case.bootstrap, [*things(*range(20)), *deleted(3, at=BEGIN + HOUR)])
         run.process_all_available()
