@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from penstock.archive.stream import ArchiveOutput
 
+# Files that are fetched and compared at once: neither holds Python's lock.
+CONCURRENT_FILES = 4
 # Times that a manifest or a file may be missing because the archive was joined meanwhile.
 ATTEMPTS = 3
 
@@ -108,9 +111,10 @@ class ArchivedTopic:
         for attempt in range(ATTEMPTS):
             try:
                 files = list(self._files(ranges))
-                return [
-                    path for n, file in enumerate(files) if (path := self._fetch(file, ranges, folder / f"{n}", cache))
-                ]
+                targets = [folder / f"{n}" for n in range(len(files))]
+                with ThreadPoolExecutor(CONCURRENT_FILES, "archive") as pool:
+                    paths = pool.map(lambda file, target: self._fetch(file, ranges, target, cache), files, targets)
+                    return list(filter(None, paths))
             except ObjectNotFound:
                 if attempt == ATTEMPTS - 1:
                     raise
