@@ -119,6 +119,8 @@ class ArchiveState:
         open: Files that no manifest contains, by hour.
         closed: Manifests by hour.
         garbage: Objects that are no longer referenced, and since when, in epoch seconds.
+        recreated: Topics of which records are archived from before they were deleted and created again: an offset may
+            be of two records.
         begins: Offset from which the archive was given all records up to the position. Partitions for which it is
             unknown are missing.
     """
@@ -131,6 +133,7 @@ class ArchiveState:
     closed: Mapping[str, ClosedHour] = field(default_factory=dict)
     garbage: Mapping[str, float] = field(default_factory=dict)
     begins: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    recreated: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -146,8 +149,8 @@ class ArchiveState:
     @classmethod
     def read(cls, data: bytes, url: str) -> ArchiveState:
         """Parse an object; SinkError if it is invalid."""
-        # `begins` is missing in the states of earlier versions.
-        return _from_object(cls, data, url, optional={"begins"})
+        # Missing in the states of earlier versions.
+        return _from_object(cls, data, url, optional={"begins", "recreated"})
 
 
 # Built once: each takes a millisecond or two.

@@ -72,8 +72,8 @@ class ArchivedTopic:
 
     @property
     def topic_id(self) -> str:
-        """The broker's id of the topic; empty if nothing of it is archived."""
-        return self._state.ids.get(self._topic, "")
+        """The broker's id of the topic; empty if nothing of it is archived, or records of two topics of this name."""
+        return "" if self._topic in self._state.recreated else self._state.ids.get(self._topic, "")
 
     @property
     def begins(self) -> Mapping[int, int]:

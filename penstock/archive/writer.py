@@ -178,9 +178,9 @@ class ArchiveWriter:
         state = self.state
         recreated = {topic for topic, topic_id in mark.topic_ids.items() if state.ids.get(topic, topic_id) != topic_id}
         ids = {topic: topic_id for topic, topic_id in mark.topic_ids.items() if topic in self._output.topics_read}
-        return replace(
-            state, ids={**state.ids, **ids}, positions={t: p for t, p in state.positions.items() if t not in recreated}
-        )
+        positions = {t: p for t, p in state.positions.items() if t not in recreated}
+        known = tuple(sorted({*state.recreated, *recreated}))
+        return replace(state, ids={**state.ids, **ids}, positions=positions, recreated=known)
 
     def _not_archived(self, state: ArchiveState, rows: pa.Table) -> pa.Table:
         for topic, offsets in state.positions.items():

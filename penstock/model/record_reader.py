@@ -25,7 +25,7 @@ class RecordReader(Protocol):
 
     @property
     def topic_id(self) -> str:
-        """The broker's id of the topic; empty if the store holds nothing of it."""
+        """The broker's id of the topic; empty if nothing of it is kept, or an offset is not of one record."""
 
     @property
     def begins(self) -> Mapping[int, int]:

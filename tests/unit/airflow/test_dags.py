@@ -54,7 +54,7 @@ def test_the_other_dags(parsed: dict[str, Any]) -> None:
     assert dags["release_streams"]["params"].keys() == {"target", "to", "note"}
     cat = catalog.load(PROJECT)
     form = dags["replace_stream"]["params"]
-    assert form.keys() == {"stream", "begin", "rate", "write", "expect", "cut", "in_place", "note"}
+    assert form.keys() == {"stream", "begin", "rate", "write", "expect", "cut", "in_place", "archive", "note"}
     assert (form["write"]["enum"], form["cut"]["enum"]) == (["differing", "all", "none"], ["auto", "manual"])
     assert set(form["stream"]["enum"]) == cat.streams.keys() - cat.sinks.keys() - cat.archives.keys()
     for form in (dags["operate_streams"]["params"], dags["release_streams"]["params"]):

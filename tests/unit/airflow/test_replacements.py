@@ -25,7 +25,7 @@ def control(tmp_path: Path, airflow_home: None) -> Iterator[Control]:  # noqa: A
 
 FORM = {
     "stream": "totals", "begin": "2026-01-31T12:00:00+00:00", "rate": 5000, "write": "all", "expect": "equal",
-    "cut": "manual", "in_place": False, "note": "wider",
+    "cut": "manual", "in_place": False, "archive": True, "note": "wider",
 }  # fmt: skip
 
 

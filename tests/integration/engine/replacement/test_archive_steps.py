@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from penstock.model.topic import COMMITS
 from penstock.settings import settings
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
-from tests.support.s3_store import endpoint_of
+from tests.support.s3_store import endpoint_of, write_to_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +40,7 @@ BEGIN = 1_700_000_400_000
 EVENTS = Topic("events", partitions=2, config={"retention.ms": "-1"})
 OUT = Topic("sums", partitions=1, config={"retention.ms": "-1"})
 LENGTH = timedelta(minutes=1)
-ARCHIVE = Archive("kept", EVENTS, bucket="lake", prefix="replaced", every=timedelta(0), event_time="timestamp")
+ARCHIVE = Archive("kept", EVENTS, bucket="lake", prefix="built-anew", every=timedelta(0), event_time="timestamp")
 DAY = timedelta(days=1)
 
 
@@ -112,11 +112,13 @@ def delete_records(bootstrap: str, before: int) -> None:
         done.result(30)
 
 
-def replacement(spark: SparkSession, bootstrap: str, folder: Path, id_: str, stream: Stream = WIDER) -> Replacement:
-    archive = find_archive(stream, [archive_stream(ARCHIVE)])
-    assert archive
+def replacement(
+    spark: SparkSession, bootstrap: str, folder: Path, id_: str, stream: Stream = WIDER, archive: Archive = ARCHIVE
+) -> Replacement:
+    of_input = find_archive(stream, [archive_stream(archive)])
+    assert of_input
     session = session_for(spark, stream)
-    return Replacement(stream, session, bootstrap, str(folder), id_, ReplacementOptions(), archive)
+    return Replacement(stream, session, bootstrap, str(folder), id_, ReplacementOptions(), of_input)
 
 
 def follow(made: Replacement) -> None:
@@ -166,17 +168,19 @@ def test_state_is_built_of_records_that_the_topic_has_lost(
         assert last_rows(bootstrap)[key] == {"n": n, "minute": 3, "count": count, "sum": n * count}
 
 
+@pytest.mark.long
 def test_an_archive_that_has_all_is_read_alone(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """Its last step, which no step of the topic follows, lets the watermark go on."""
     put(bootstrap, *(n / 20 for n in range(100)))
-    run(archive_stream(ARCHIVE), spark, bootstrap, tmp_path)
+    archive = replace(ARCHIVE, prefix="built-alone")
+    run(archive_stream(archive), spark, bootstrap, tmp_path)
     final = replace(STREAM, output_mode=EmitFinal(window=LENGTH, grace=timedelta(0)))
     run(final, spark, bootstrap, tmp_path)
     before = last_rows(bootstrap)
     assert {minute for _, minute in before} == {0, 1, 2, 3}
     delete_records(bootstrap, 50)
     wider = replace(WIDER, output_mode=final.output_mode)
-    with closing(replacement(spark, bootstrap, tmp_path, "1" * 32, wider)) as made:
+    with closing(replacement(spark, bootstrap, tmp_path, "1" * 32, wider, archive)) as made:
         made.open()
         made.advance()
         assert (made.new.records, made.new.last_batch) == (100, 0)
@@ -203,3 +207,18 @@ def test_an_archive_that_does_not_fit_is_not_read() -> None:
     assert own
     assert own.ahead_ms == 0
     assert not own.is_of({EVENTS.name: "another"})
+
+
+def test_an_archive_of_two_topics_of_one_name_is_not_read(bootstrap: str, object_store: S3Server) -> None:
+    """Their records have the same offsets."""
+    archive = replace(ARCHIVE, prefix="two-topics")
+    record = {
+        "topic": EVENTS.name, "partition": 0, "offset": 0, "key": None, "value": b"{}", "headers": None,
+        "timestamp": datetime(2026, 1, 31, tzinfo=UTC), "event_time": datetime(2026, 1, 31, tzinfo=UTC),
+    }  # fmt: skip
+    assert bootstrap
+    for topic_id, is_read in (("first", True), ("second", False)):
+        write_to_archive(archive, endpoint_of(object_store), [record], topic_id=topic_id, close=False)
+        own = find_archive(WIDER, [archive_stream(archive)])
+        assert own
+        assert own.is_of({EVENTS.name: topic_id}) == is_read

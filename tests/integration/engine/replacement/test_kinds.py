@@ -146,7 +146,13 @@ def rows(kind: Stream, bootstrap: str, topic: str) -> object:
     return Counter((record.key, record.value) for record in found)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+# What other tests replace, too: windows, their updates (the bank of checkpoints), and pairs, as outer ones.
+ELSEWHERE = ("final", "changes", "joined")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, id=k.name, marks=pytest.mark.long if k.name in ELSEWHERE else ()) for k in KINDS]
+)
 def test_an_equal_version_changes_nothing(kind: Stream, spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     out = next(iter(kind.outputs.values())).topics()[0]
     other = replace(out, name=f"{out.name}-whole")

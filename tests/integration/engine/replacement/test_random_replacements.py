@@ -30,7 +30,7 @@ def is_ready(made: Replacement) -> bool:
     return any(made.advance() and made.is_ready for _ in range(30))
 
 
-@pytest.mark.parametrize("seed", seeds(2, 300))
+@pytest.mark.parametrize("seed", seeds(1, 300))
 def test_each_row_is_written_by_one_version(
     seed: int, spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
