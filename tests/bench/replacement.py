@@ -138,6 +138,8 @@ def main(records: int) -> None:
             send_orders(spark, bootstrap, records)
             seconds_to_read(STREAM, spark, bootstrap, folder)
             archived = write_archive(spark, bootstrap, folder)
+            # Once, as above.
+            build(spark, bootstrap, folder, None)[0].close()
             made, of_archive = build(spark, bootstrap, folder, find_archive(WIDER, [archive_stream(ARCHIVE)]))
             made.close()
             made, of_topic = build(spark, bootstrap, folder, None)
