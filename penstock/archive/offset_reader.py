@@ -130,11 +130,10 @@ class ArchivedTopic:
 
     def _hour(self, name: str) -> tuple[ArchiveFile, ...]:
         closed = self._state.closed.get(name)
-        if closed is None:
-            return tuple(self._state.open.get(name, ()))
-        if closed.key not in self._closed:
-            self._closed[closed.key] = reader.read_consistent_hour(self._store, self._state, name).files
-        return (*self._closed[closed.key], *self._state.open.get(name, ()))
+        if closed and closed.key not in self._closed:
+            manifest = reader.read_consistent_hour(self._store, self._state, name).manifest
+            self._closed[closed.key] = manifest.files if manifest else ()
+        return (*(self._closed[closed.key] if closed else ()), *self._state.open.get(name, ()))
 
     def _fetch(self, file: ArchiveFile, ranges: Mapping[str, OffsetRange], target: Path, cache: Path) -> Path | None:
         """The records of a file that are in the ranges, in a file of their own; None if there are none."""
