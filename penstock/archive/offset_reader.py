@@ -178,12 +178,7 @@ class ArchivedTopic:
             raise SinkError(
                 f"a file of the archive cannot be read: {url}", got=str(e)[:300], hint=reader.RESTORE_HINT
             ) from e
-        if difference := reader.span_difference(file.spans, spans):
-            raise SinkError(
-                f"a file of the archive holds other records than were written: {url}",
-                got=difference,
-                hint=reader.RESTORE_HINT,
-            )
+        reader.check_spans(file, spans, url)
         return fresh.replace(path)
 
 

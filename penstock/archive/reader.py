@@ -132,11 +132,16 @@ def read_file(store: Bucket, file: ArchiveFile) -> pa.Table:
     url = store.url(file.key)
     with _open_file(store, file) as source:
         table = pa.concat_tables([records.SCHEMA.empty_table(), *records.read_tables(source)])
-    if difference := span_difference(file.spans, records.spans_of(table)):
+    check_spans(file, records.spans_of(table), url)
+    return table
+
+
+def check_spans(file: ArchiveFile, spans: Spans, url: str) -> None:
+    """Raise SinkError if a file holds other records than the archive says. spans: of its records."""
+    if difference := span_difference(file.spans, spans):
         raise SinkError(
             f"a file of the archive holds other records than were written: {url}", got=difference, hint=RESTORE_HINT
         )
-    return table
 
 
 def timestamp_range(store: Bucket, file: ArchiveFile) -> tuple[datetime, datetime] | None:

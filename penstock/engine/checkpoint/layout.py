@@ -156,10 +156,7 @@ class Checkpoint:
 
     def watermark(self) -> int:
         """The latest watermark of its batches, epoch ms; 0 for none."""
-        plans = (
-            BatchPlan.read(self._folder.read_verified(f"offsets/{n}") or "")
-            for n in self._folder.list_numbers("offsets")
-        )
+        plans = (BatchPlan.read(self.plan_text(n)) for n in self._folder.list_numbers("offsets"))
         return max((plan.watermark_ms for plan in plans if plan), default=0)
 
     def active_reset(self) -> str | None:
@@ -313,7 +310,7 @@ class Checkpoint:
         return merge_offsets(lines)
 
     def _ends(self, batch_id: int) -> TopicOffsets:
-        plan = BatchPlan.read(self._folder.read_verified(f"offsets/{batch_id}") or "")
+        plan = BatchPlan.read(self.plan_text(batch_id))
         return plan.ends if plan else {}
 
     def _plan(self, batch_id: int) -> BatchPlan:
