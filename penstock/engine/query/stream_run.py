@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 BLOCKED_RETRY_S = 30.0
 # Seconds after which the batch that closes windows is planned, after the batch that moved the watermark.
 NEXT_BATCH_S = 1.0
+# Seconds that a stop waits for Spark's commit of a batch whose output is written.
+COMMIT_TIMEOUT_S = 10.0
 
 
 class StreamRun:
@@ -274,12 +276,25 @@ class StreamRun:
 
     def _end_query(self, query: StreamingQuery, timeout: float = 30.0) -> None:
         self._committer.quiesce(timeout)
+        self._await_commit(query)
         try:
             query.stop()
         except StreamingQueryException as e:
             # A batch that was about to be written; it runs again at the next start.
             log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, root_message(e))
         self._read_progress()
+
+    def _await_commit(self, query: StreamingQuery) -> None:
+        """Wait until Spark has committed the batch that was written last, which would run again at the next start."""
+        written, until = self._committer.committed, time.monotonic() + COMMIT_TIMEOUT_S
+        try:
+            if written.query != self._checkpoint.query_id:
+                return
+            while query.isActive and self._checkpoint.last_commit < written.batch and time.monotonic() < until:
+                time.sleep(0.02)
+        except Exception as e:
+            # The disk or the store of the checkpoint is away.
+            log.warning("the last commit of stream %s cannot be read: %s", self.stream.name, root_message(e))
 
     def _can_grow(self) -> bool:
         """Whether the query is to restart with larger batches, as a split batch is read."""

@@ -16,9 +16,10 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka import Broker
-from penstock.engine.checkpoint.layout import PlannedBatch
+from penstock.engine.checkpoint.layout import Checkpoint, PlannedBatch
 from penstock.engine.query import source
 from penstock.engine.query.stream_run import StreamRun
+from penstock.engine.replacement.running_version import RunningVersion
 from penstock.errors import Blocked, LeaseLost
 from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.topic_writer import TopicWriter
@@ -308,3 +309,15 @@ def test_a_stopped_stream_goes_on_where_it_was(spark: SparkSession, bootstrap: s
         with running(STREAM, spark, bootstrap, tmp_path) as run:
             run.process_all_available()
     assert [json.loads(r.value or "")["count"] for r in read(bootstrap, "counts")] == [1, 2, 3]
+
+
+def test_a_stop_waits_for_the_commit_of_a_batch_whose_output_is_written(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    for n in range(3):
+        with running(STREAM, spark, bootstrap, tmp_path):
+            send(bootstrap, events(n))
+            while len(read(bootstrap, "counts")) <= n:
+                pass
+            written = RunningVersion(STREAM.name, ["counts"], bootstrap).marker().batch
+        assert Checkpoint(spark, str(tmp_path), STREAM.name).last_commit >= written
