@@ -47,7 +47,7 @@ def check_replaceable(stream: Stream, root: str) -> None:
 
 
 def copy_earlier(stream: Stream, spark: SparkSession, root: str, target: Path) -> None:
-    """Copy the checkpoint that was kept of the version before the running one, up to its last committed batch.
+    """Copy the checkpoint that was kept of the version before the running one, up to the last batch that it wrote.
 
     Args:
         stream: The stream.
@@ -60,9 +60,12 @@ def copy_earlier(stream: Stream, spark: SparkSession, root: str, target: Path) -
     """
     folder = new_version_folder(stream.name, root).with_name(f"{stream.name}.before")
     active = Checkpoint(spark, root, stream.name).active_reset()
-    continues = Reset.read(active).continues if active else None
+    query, written = (Reset.read(active).continues if active else None) or ("", -1)
     earlier = Checkpoint(spark, root, folder.name)
-    if continues is None or (earlier.query_id, earlier.last_commit) != continues:
+    done, (_, planned_ends) = earlier.last_commit, earlier.pending_offsets()
+    # Its driver may have ended between the output of its last batch and Spark's commit: the batch runs again.
+    is_planned = done >= 0 and done + 1 == written and bool(planned_ends)
+    if not query or earlier.query_id != query or not (done == written or is_planned):
         raise PenstockError(
             f"the version of stream {stream.name} before the running one is not kept",
             got=f"{folder} is {'of another version' if folder.is_dir() else 'not there'}",
@@ -70,7 +73,7 @@ def copy_earlier(stream: Stream, spark: SparkSession, root: str, target: Path) -
             f"`penstock streams replace {stream.name}`",
         )
     shutil.copytree(folder, target, ignore=shutil.ignore_patterns(*OWN_FILES))
-    planned = target / "offsets" / str(earlier.last_commit + 1)
+    planned = target / "offsets" / str(written + 1)
     # It may end where the running version has not been.
     planned.unlink(missing_ok=True)
     planned.with_name(f".{planned.name}.crc").unlink(missing_ok=True)

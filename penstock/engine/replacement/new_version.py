@@ -171,7 +171,9 @@ class NewVersion:
         """Where a version that was kept goes on."""
         offsets, _ = self._checkpoint.pending_offsets()
         ids = topic_ids(admin(self._bootstrap), offsets, self._bootstrap)
-        return BuildStart(offsets, ids, 0, self._checkpoint.batch(self.last_batch).at_ms, 0)
+        # A batch that it has written and not committed runs again.
+        last = self._checkpoint.planned_batch() or self._checkpoint.batch(self.last_batch)
+        return BuildStart(offsets, ids, 0, last.at_ms, 0)
 
     def _frame(self, reset: Reset | None, archived: DataFrame | None = None) -> DataFrame:
         tables = self._tables.frames(self._spark)

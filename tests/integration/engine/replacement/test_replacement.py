@@ -167,6 +167,32 @@ def test_there_is_no_way_back_to_what_was_not_kept(spark: SparkSession, bootstra
         made.open()
 
 
+def test_the_way_back_begins_with_a_batch_that_was_written_and_not_committed(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, at(0, 0.5))
+    ran(FINAL, spark, bootstrap, tmp_path)
+    send(bootstrap, at(1, 1.25, 1.5, 2))
+    ran(FINAL, spark, bootstrap, tmp_path)
+    # Its driver ended before Spark had committed the batch, but its rows and its marker are written.
+    checkpoint = Checkpoint(spark, str(tmp_path), FINAL.name)
+    last = checkpoint.last_commit
+    (tmp_path / FINAL.name / "commits" / str(last)).unlink()
+    (tmp_path / FINAL.name / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    with closing(replacement(WIDER, spark, bootstrap, tmp_path)) as made:
+        made.open()
+        follow(made)
+        made.cut()
+    send(bootstrap, at(2.25))
+    ran(WIDER, spark, bootstrap, tmp_path)
+    with closing(replacement(FINAL, spark, bootstrap, tmp_path, ReplacementOptions(back=True))) as made:
+        made.open()
+        follow(made)
+        made.cut()
+    send(bootstrap, at(2.5, 3, 4))
+    assert ran(FINAL, spark, bootstrap, tmp_path) == [{"minute": 2, "count": 3}, {"minute": 3, "count": 1}]
+
+
 def test_values_that_differ_are_written_with_the_first_batch(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
