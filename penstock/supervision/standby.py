@@ -12,14 +12,14 @@ from penstock.control import AppRow, Control, DriverRow
 from penstock.errors import ControlError
 from penstock.settings import settings
 from penstock.supervision import backends
-from penstock.supervision.decision.standby import LAUNCH_TIMEOUT, READY_TIMEOUT, WAIT_TIMEOUT, is_awaited
+from penstock.supervision.decision.standby import LAUNCH_TIMEOUT, WAIT_TIMEOUT, is_awaited
 
 log = logging.getLogger("penstock.driver")
 
 # Seconds between two looks of a standby at the driver before it.
 LOOK_EVERY = 0.2
-# Seconds from its launch in which a standby warms up its session: it must say in time that it is ready.
-WARM_UP_TIMEOUT = READY_TIMEOUT - 15
+# Seconds from its launch in which a standby warms up its session; the release waits for that.
+WARM_UP_TIMEOUT = 60.0
 
 
 class StandbyWait:

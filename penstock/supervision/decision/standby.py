@@ -14,8 +14,9 @@ RECORD_TIMEOUT = 20.0
 # Seconds in which a supervisor must have launched the standby that the running driver asks for. Airflow starts a task
 # for it.
 LAUNCH_TIMEOUT = 15.0
-# Seconds from its launch in which a standby must be ready, and for which the running driver waits at most, in all.
-READY_TIMEOUT, WAIT_TIMEOUT = 75.0, 90.0
+# Seconds from its launch in which a standby must be ready, as any driver; and for which the running driver waits at
+# most, in all. Its output goes on meanwhile, and stops for the start of another driver if the standby is given up.
+READY_TIMEOUT, WAIT_TIMEOUT = 180.0, 195.0
 # Seconds in which a standby that is ready must have taken over from a driver that has ended.
 TAKEOVER_TIMEOUT = 5.0
 

@@ -167,7 +167,7 @@ def test_no_standby_is_launched_of_an_app_that_drains_or_is_not_wanted() -> None
         (standby(), {"standby_alive": False}),
         (standby(state="draining"), {}),
         (standby(state="launching", pid=None, seconds=21), {"standby_alive": None}),
-        (standby(state="launching", seconds=76), {}),
+        (standby(state="launching", seconds=181), {}),
         (standby(alive_at=NOW - 31_000, seconds=60), {}),
     ],
     ids=["unwanted", "released again", "killed", "given up", "its launcher died", "never ready", "hung"],
