@@ -148,8 +148,7 @@ def start_going_back(
         ReleaseRefused: The stream has no earlier version that is kept, or the app was released since.
     """
     control.check_can_release(app)
-    cuts = (one for one in control.replacements() if one.name == stream and one.state in ("cut", "confirmed"))
-    last, row = next(cuts, None), control.app(app)
+    last, row = control.last_cut(stream), control.app(app)
     if last is None or last.state != "cut":
         raise ReplacementRefused(
             f"stream {stream} has no version to go back to",

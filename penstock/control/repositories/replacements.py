@@ -108,6 +108,11 @@ class ReplacementRepository(ControlDatabase):
         with self.begin() as c:
             return _row(c, s.replacement.c.name == name)
 
+    def last_cut(self, name: str) -> ReplacementRow | None:
+        """The newest replacement of a stream that is cut, also if it is confirmed."""
+        with self.begin() as c:
+            return _row(c, (s.replacement.c.name == name) & s.replacement.c.state.in_(("cut", "confirmed")))
+
     def replacements(self, limit: int = 50) -> list[ReplacementRow]:
         """Replacements, newest first."""
         query = select(s.replacement).order_by(s.replacement.c.requested_at.desc(), s.replacement.c.id).limit(limit)
