@@ -10,6 +10,8 @@ import io
 import json
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,9 @@ COLOURS = {
 
 
 ESCAPE = "penstock-escape"
+
+REMIND_EVERY = 15.0
+"""Seconds between two lines about a check that still runs."""
 
 
 class Safe(Console):
@@ -126,6 +131,26 @@ def unknown(kind: str, name: str, declared: Iterable[str]) -> typer.Exit:
     hint = f"did you mean {' or '.join(close)}?" if close else f"take one of: {', '.join(names) or 'none'}"
     echo(f"error: there is no {kind} named {name!r}; {hint}", err=True)
     return typer.Exit(2)
+
+
+@contextmanager
+def checking_code(app: str) -> Iterator[None]:
+    """Say that the code of an app is being checked, and how long that lasts already."""
+    began, is_over = time.monotonic(), threading.Event()
+
+    def remind() -> None:
+        while not is_over.wait(REMIND_EVERY):
+            load = f"{os.getloadavg()[0]:.0f} processes want the {os.cpu_count()} CPUs"
+            typer.echo(f"still checking after {time.monotonic() - began:.0f} s; {load}", err=True)
+
+    typer.echo(f"checking the code of {app} first; this takes some seconds, on a busy machine minutes", err=True)
+    reminder = threading.Thread(target=remind, name="reminder", daemon=True)
+    reminder.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        reminder.join()
 
 
 def actor() -> Actor:

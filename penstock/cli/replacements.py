@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from penstock.cli.arguments import AsJson, DryRun, Note, as_utc, time_option
-from penstock.cli.output import actor, clear_errors, console, count, echo, emit, state, table
+from penstock.cli.output import actor, checking_code, clear_errors, console, count, echo, emit, state, table
 from penstock.cli.stream_names import complete, find, view_of
 from penstock.cli.stream_tables import Facts, facts_table
 from penstock.control import Control, DriverRow, ReplacementRow, connect
@@ -89,8 +89,8 @@ def replace(
             raise ReplacementRefused(
                 f"{name} is an app, and a replacement is of one stream", got=f"streams {streams}", hint="name one"
             )
-        typer.echo(f"checking the code of {app_view.name} first; this takes some seconds", err=True)
-        row = releases.start_replacement(control, app_view.name, name, actor(), options, note, dry_run=dry_run)
+        with checking_code(app_view.name):
+            row = releases.start_replacement(control, app_view.name, name, actor(), options, note, dry_run=dry_run)
         if row is None:
             echo(f"{name} can be replaced by the code on the disk; nothing was changed")
             return
@@ -118,7 +118,9 @@ def back(
     with clear_errors():
         control = connect()
         row = _newest(control, name)
-        row = releases.start_going_back(control, row.app, name, actor(), replacement_options(cut=cut), note)
+        options = replacement_options(cut=cut)
+        with checking_code(row.app):
+            row = releases.start_going_back(control, row.app, name, actor(), options, note)
         echo(f"to go back is requested: `penstock replacements show {name}`")
         if wait and (ended := _wait(control, row)).state != "cut":
             raise PenstockError(f"{name} does not go back: it is {ended.state}", got=ended.why or None)
@@ -188,7 +190,11 @@ def confirm(name: Replaced, note: Note = "") -> None:
 def _change(name: str, verb: ReplacementVerb, note: str) -> None:
     with clear_errors():
         control = connect()
-        change_replacement(control, _newest(control, name), verb, actor(), note)
+        row = _newest(control, name)
+        if verb == "confirm" and row.state in ("cancelled", "failed"):
+            # What followed the cut has changed nothing.
+            row = control.last_cut(name) or row
+        change_replacement(control, row, verb, actor(), note)
 
 
 def _newest(control: Control, name: str) -> ReplacementRow:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import AsJson, Note
-from penstock.cli.output import actor, clear_errors, console, emit, table
+from penstock.cli.output import actor, checking_code, clear_errors, console, emit, table
 from penstock.cli.stream_names import Name, find, view_of
 from penstock.control import connect
 from penstock.errors import PenstockError
@@ -39,8 +39,8 @@ def release(
     with clear_errors():
         control = connect()
         app_view, _ = find(view_of(control), name)
-        typer.echo(f"checking the code of {app_view.name} first; this takes some seconds", err=True)
-        number = requests.release(control, app_view.name, actor(), note, accept_state=accept_state, to=to)
+        with checking_code(app_view.name):
+            number = requests.release(control, app_view.name, actor(), note, accept_state=accept_state, to=to)
     also = ", ".join(stream.name for stream in app_view.streams)
     typer.echo(f"release {number} of {app_view.name} is recorded; its driver drains and is replaced ({also})")
 

@@ -25,7 +25,7 @@ EndCode = Literal["released", "unwanted", "asked", "signal", "memory", "failed",
 ReplacementState = Literal["queued", "building", "following", "cutting", "cut", "confirmed", "cancelled", "failed"]
 """How far a replacement is.
 
-- queued: asked for; it waits for room
+- queued: asked for; its driver starts, or waits for room
 - building: the new version reads its backlog
 - following: it has caught up with the running version, and is compared with it
 - cutting: the new version takes the running one's place

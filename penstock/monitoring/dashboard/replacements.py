@@ -9,7 +9,7 @@ from penstock.monitoring.dashboard.alarms import PAST_FOR
 from penstock.monitoring.dashboard.model import ReplacementView
 
 REPLACEMENT_STATES: dict[ReplacementState, str] = {
-    "queued": "It waits for room on its machine.",
+    "queued": "Its driver starts, or waits for room on its machine.",
     "building": "The new version reads its backlog; the running version goes on.",
     "following": "The new version has caught up, and is compared with the running version.",
     "cutting": "The new version takes the place of the running version.",
@@ -20,7 +20,7 @@ REPLACEMENT_STATES: dict[ReplacementState, str] = {
 }
 # The same sentences as in docs/operations.md.
 REPLACEMENT_REMEDIES: dict[ReplacementState, str] = {
-    "queued": "wait, or free what the reason names",
+    "queued": "wait; if a reason is given, free what it names",
     "building": "wait",
     "following": "wait; with `--cut manual` read the comparison, then `penstock replacements cut NAME`",
     "cutting": "wait",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app as penstock
+from penstock.cli import output
 from penstock.cli import replacements as commands
 from penstock.control import Actor, Control, ReplacementRow, ReplacementState, connect
 from penstock.control.repositories.apps import DeclaredApps
@@ -138,6 +141,39 @@ def test_it_is_cut_cancelled_and_confirmed_when_its_state_allows_it(control: Con
     control.move_replacement(newest(control).id, "cut")
     run("replacements", "confirm", "bundles")
     assert newest(control).state == "confirmed"
+
+
+def test_a_check_that_takes_long_says_so(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    check, is_said = releases._run_check, threading.Event()
+
+    def load() -> tuple[float, float, float]:
+        is_said.set()
+        return (16.0, 8.0, 4.0)
+
+    def slow_check(*args: Any) -> dict[str, Any]:
+        assert is_said.wait(30)
+        return check(*args)
+
+    monkeypatch.setattr(output, "REMIND_EVERY", 0.01)
+    monkeypatch.setattr(os, "getloadavg", load)
+    monkeypatch.setattr(releases, "_run_check", slow_check)
+    assert "still checking after 0 s; 16 processes want the" in replace("bundles", "--dry-run")
+
+
+def test_a_cut_is_confirmed_though_what_followed_it_was_cancelled(control: Control) -> None:
+    replace("bundles")
+    control.move_replacement(newest(control).id, "following")
+    control.begin_cut(newest(control).id)
+    control.move_replacement(newest(control).id, "cut")
+    cut = newest(control)
+    replace("bundles")
+    assert "it is queued" in run("replacements", "confirm", "bundles", code=1)
+    run("replacements", "cancel", "bundles")
+    run("replacements", "confirm", "bundles")
+    row = control.replacement(cut.id)
+    assert row
+    assert row.state == "confirmed"
+    assert "it is confirmed" in run("replacements", "confirm", "bundles", code=1)
 
 
 @pytest.mark.parametrize(("end", "code"), [("cut", 0), ("failed", 1)])
