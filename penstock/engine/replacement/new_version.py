@@ -168,12 +168,10 @@ class NewVersion:
         return build_start(self.stream, self._bootstrap, retention, watermark_ms, since, windows, archive)
 
     def _earlier_start(self) -> BuildStart:
-        """Where a version that was kept goes on."""
+        """Where a version that was kept goes on; a batch that it has written and not committed runs again."""
         offsets, _ = self._checkpoint.pending_offsets()
-        ids = topic_ids(admin(self._bootstrap), offsets, self._bootstrap)
-        # A batch that it has written and not committed runs again.
         last = self._checkpoint.planned_batch() or self._checkpoint.batch(self.last_batch)
-        return BuildStart(offsets, ids, 0, last.at_ms, 0)
+        return BuildStart(offsets, topic_ids(admin(self._bootstrap), offsets, self._bootstrap), 0, last.at_ms, 0)
 
     def _frame(self, reset: Reset | None, archived: DataFrame | None = None) -> DataFrame:
         tables = self._tables.frames(self._spark)
