@@ -14,7 +14,7 @@ from penstock.model.sql.lexer import line_and_column, read_sql_file, tokenize_sq
 from penstock.model.sql.parser import parse_one
 from penstock.model.sql.sink_file import QUOTED
 from penstock.model.sql.stream_clauses import StreamClauses
-from penstock.model.sql_stream import SqlFold, SqlStream
+from penstock.model.sql_stream import SqlFold, SqlStream, StreamRead
 from penstock.model.topic import Topic
 from penstock.model.types import quoted
 
@@ -39,7 +39,7 @@ def parse(text: str, path: Path) -> SqlStream:
     _check_columns(clauses, sql, values)
     if "value" not in values:
         values["value"] = _other_columns(clauses, sql, values.get("key", ()))
-    _check_folds_are_read(clauses, sql, values.get("folds", ()))
+    _check_all_is_read(clauses, sql, values["reads"], values.get("folds", ()))
     with clauses.placed("INTO"):
         target = Topic(**values.pop("topic"))
     locations = {clause: line_and_column(text, token.start) for clause, token in clauses.clause_tokens.items()}
@@ -72,16 +72,28 @@ def _other_columns(clauses: StreamClauses, sql: str, key: Any) -> tuple[str, ...
     return columns
 
 
-def _check_folds_are_read(clauses: StreamClauses, sql: str, folds: Sequence[SqlFold]) -> None:
-    """The SELECT or a later fold names each fold. Spark's plan says how often it is read."""
-    for number, one in enumerate(folds):
-        texts = [sql, *(later.source for later in folds[number + 1 :])]
-        names = {token.text.lower() for text in texts for token in tokenize_sql(text, clauses.path, "spark", QUOTED)}
-        if (name := one.fold.name) not in names:
+def _check_all_is_read(clauses: StreamClauses, sql: str, reads: Sequence[StreamRead], folds: Sequence[SqlFold]) -> None:
+    """The SELECT or a fold reads each topic, and the SELECT or a later fold each fold. Spark's plan says how often."""
+    read = [_read_names(clauses, one.source) if one.is_select else {one.source.lower()} for one in folds]
+    read.append(_read_names(clauses, sql))
+    for topic in (one.topic for one in reads):
+        if topic.lower() not in set[str]().union(*read):
+            hint = f"write FROM {quoted(topic)}, or leave its READ out"
+            raise clauses.error("nothing reads this topic", topic, hint, clauses.clause_tokens[f"READ {topic}"])
+    for number, name in enumerate(one.fold.name for one in folds):
+        if name not in set[str]().union(*read[number + 1 :]):
             hint = f"write FROM {quoted(name)}, or leave the fold out"
             raise clauses.error(
                 "nothing reads the rows of this fold", name, hint, clauses.clause_tokens[f"FOLD {name}"]
             )
+
+
+def _read_names(clauses: StreamClauses, sql: str) -> set[str]:
+    """What a SELECT reads, in lower case; of one that is not understood, every word."""
+    try:
+        return {table.name.lower() for table in parse_one(sql, "spark").find_all(exp.Table)}
+    except SqlglotError:
+        return {token.text.lower() for token in tokenize_sql(sql, clauses.path, "spark", QUOTED)}
 
 
 def _check_columns(clauses: StreamClauses, sql: str, values: Mapping[str, Any]) -> None:

@@ -51,7 +51,8 @@ def test_it_is_the_stream_that_python_declares() -> None:
 
 def test_inputs_have_the_names_of_topics_as_python_writes_them() -> None:
     one = declared(
-        "STREAM INTO t READ a-b.c AS JSON (timestamp TIMESTAMP) READ 1st AS JSON (timestamp TIMESTAMP) AS SELECT 1 AS x"
+        "STREAM INTO t READ a-b.c AS JSON (timestamp TIMESTAMP) READ 1st AS JSON (timestamp TIMESTAMP) "
+        "AS SELECT 1 AS x FROM `a-b.c`, `1st`"
     )
     assert input_names(one) == ["a_b_c", "_1st"]
 
