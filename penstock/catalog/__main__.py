@@ -22,8 +22,9 @@ def app_summary(app: str) -> dict[str, Any]:
     Returns:
         names: of what the app runs. streams: whether Spark runs any of it. replaceable: the streams, and the sinks, of
         which a new version can be built beside the running one. irreplaceable: why other sinks cannot. schemas:
-        subject, text and kind of the schemas that it writes by. wrong: mistakes in its files. others: mistakes in files
-        of other folders that may declare streams of it as well.
+        subject, text and kind of the schemas that it writes by. topics: arguments of those that its streams read and
+        write, retention in seconds. wrong: mistakes in its files. others: mistakes in files of other folders that may
+        declare streams of it as well.
     """
     catalog, broken = load_partial(first=app)
     mine = mistakes_of_app(app, catalog, broken)
@@ -39,6 +40,16 @@ def app_summary(app: str) -> dict[str, Any]:
         ],
         "irreplaceable": {name: obstacle for name, obstacle in obstacles.items() if obstacle},
         "schemas": [list(schema) for schema in catalog.written_schemas(app)],
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": topic.partitions,
+                "compacted": topic.compacted,
+                "retention": topic.retention.total_seconds(),
+                "config": dict(topic.config),
+            }
+            for topic in catalog.topics_of(app)
+        ],
         "wrong": [str(e) for e in mine],
         "others": [
             str(e) for e in broken if e not in mine and (e.path.suffix == ".py" or e.folder in ("sinks", "streams"))

@@ -153,6 +153,11 @@ class Catalog:
         declared = ((name, self.topics[name].registry_schema) for name in sorted(written) if name in self.topics)
         return [SubjectSchema(schema.subject_of(name), schema.text, schema.kind) for name, schema in declared if schema]
 
+    def topics_of(self, app: str) -> list[Topic]:
+        """The declared topics that the streams of an app read and write."""
+        names = {topic.name for stream in self.streams.values() if stream.app == app for topic in stream.topics()}
+        return [topic for name, topic in sorted(self.topics.items()) if name in names]
+
     def readers(self, topic: str) -> list[str]:
         """The streams that read a topic."""
         return sorted(name for name, stream in self.streams.items() if stream.reads_topic(topic))

@@ -31,6 +31,7 @@ T = TypeVar("T")
 # Offsets by (topic, partition).
 PartitionOffsets = Mapping[tuple[str, int], int]
 TIMEOUT = 15.0
+LOOK_TIMEOUT = 5.0
 # Less than TIMEOUT, since the broker's own error says more.
 REQUEST_TIMEOUT = TIMEOUT - 1
 # For consumers: bytes of a decompressed batch. 3 kB of zstd can exceed librdkafka's 100 MB, and then stop the consumer.
@@ -202,6 +203,13 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
     ):
         time.sleep(0.05)
     return changes
+
+
+def create_missing(topics: Iterable[Topic], bootstrap: str) -> list[str]:
+    """Creates missing topics, and changes no others. BrokerError soon if none answers."""
+    declared = list(topics)
+    counts = partition_counts(admin(bootstrap), bootstrap, LOOK_TIMEOUT) if declared else {}
+    return ensure_topics([topic for topic in declared if topic.name not in counts], bootstrap)
 
 
 def end_offsets(

@@ -10,12 +10,14 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.control import Actor, Control, ReplacementRow
-from penstock.errors import PenstockError, ReleaseRefused, ReplacementRefused
+from penstock.errors import BrokerError, BrokerRefused, PenstockError, ReleaseRefused, ReplacementRefused
 from penstock.host import files
+from penstock.model.topic import Topic
 from penstock.registry.registration import SubjectSchema, register_all
 from penstock.settings import settings
 from penstock.supervision import code_snapshot, launch, released_code
@@ -58,8 +60,9 @@ def release(
             control.use_snapshot(digest)
         else:
             digest = released_code.take(control)
-        schemas = _check(control, app, released_code.copy_of(control, digest), accept_state=accept_state)
-        register_schemas(app, schemas)
+        needs = _check(control, app, released_code.copy_of(control, digest), accept_state=accept_state)
+        register_schemas(app, needs.schemas)
+        _create_topics(app, needs.topics)
     if earlier:
         note = f"{note} (the code of release {earlier.number})".strip()
     if accept_state:
@@ -182,7 +185,7 @@ def check_replacement(control: Control, app: str, stream: str, digest: str) -> l
     Raises:
         ReleaseRefused: It would not.
     """
-    return _check(control, app, released_code.copy_of(control, digest), replaced=stream)
+    return _check(control, app, released_code.copy_of(control, digest), replaced=stream).schemas
 
 
 def cut_over(control: Control, row: ReplacementRow) -> ReplacementRow | None:
@@ -203,10 +206,20 @@ def undo_cut(control: Control, row: ReplacementRow, why: str) -> bool:
     return control.undo_replacement(row.id, why)
 
 
-def _check(
-    control: Control, app: str, project: Path, *, accept_state: bool = False, replaced: str = ""
-) -> list[SubjectSchema]:
-    """Raise ReleaseRefused if the code of an app would not run; returns the schemas that it writes by.
+class AppNeeds(NamedTuple):
+    """What the code of an app needs outside of it.
+
+    Attributes:
+        schemas: That it writes by.
+        topics: That it reads and writes.
+    """
+
+    schemas: list[SubjectSchema]
+    topics: list[Topic]
+
+
+def _check(control: Control, app: str, project: Path, *, accept_state: bool = False, replaced: str = "") -> AppNeeds:
+    """Raise ReleaseRefused if the code of an app would not run; returns what it needs.
 
     Args:
         control: The control database.
@@ -255,7 +268,9 @@ def _check(
                 got="; ".join(refused),
                 hint=_replacement_hint(checked.get("differing", ()), replaced),
             )
-    return [SubjectSchema(*schema) for schema in declared.get("schemas", ())]
+    schemas = [SubjectSchema(*schema) for schema in declared.get("schemas", ())]
+    topics = [Topic(**{**one, "retention": timedelta(seconds=one["retention"])}) for one in declared.get("topics", ())]
+    return AppNeeds(schemas, topics)
 
 
 def _replacement_hint(differing: Sequence[str], replaced: str) -> str:
@@ -280,6 +295,23 @@ def register_schemas(app: str, schemas: Sequence[SubjectSchema]) -> None:
         raise ReleaseRefused(
             f"the schemas that app {app} writes by cannot be registered: {e.what}", got=e.got, hint=e.hint
         ) from e
+
+
+def _create_topics(app: str, topics: Sequence[Topic]) -> None:
+    """Create the topics of an app that do not exist, so that its driver and whoever reads them find them.
+
+    Raises:
+        ReleaseRefused: The broker refuses one. If it does not answer, the driver says so.
+    """
+    # Kafka's client is more than most commands need to load.
+    from penstock.kafka.admin import create_missing
+
+    try:
+        create_missing(topics, settings().bootstrap)
+    except BrokerRefused as e:
+        raise ReleaseRefused(f"the topics of app {app} cannot be created: {e.what}", got=e.got, hint=e.hint) from e
+    except BrokerError:
+        return
 
 
 def _run_check(command: Sequence[str], timeout: float, project: Path) -> dict[str, Any]:
