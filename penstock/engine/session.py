@@ -38,6 +38,8 @@ JAVA_OPTIONS = (
 LOG4J_CONFIG = Path(__file__).with_name("log4j2.properties")
 # Python takes a time without a zone for one of the process's zone: all processes of a stream have the same.
 UTC_CONF = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
+# For queries of few rows that are run once: to generate and compile code takes longer than to interpret expressions.
+INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 CHECKPOINT_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 
 

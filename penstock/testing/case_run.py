@@ -14,7 +14,7 @@ from penstock import catalog
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.jvm.query_clock import QueryClock
 from penstock.engine.operations.rebuild import rebuild
-from penstock.engine.session import session_for
+from penstock.engine.session import INTERPRETED, session_for
 from penstock.engine.state import fold
 from penstock.engine.state.restore_rules import restorable_fold
 from penstock.errors import DeclarationError
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
     from penstock.engine.query.stream_run import StreamRun
     from penstock.model.stream import Stream
+
+
+# Who waits for a query waits for its next look at the broker.
+CONF = {**INTERPRETED, "spark.sql.streaming.pollingDelay": "20ms"}
 
 
 class CaseFailure(AssertionError):
@@ -120,13 +124,16 @@ class CaseRun:
                 before = [(0, 0)] * len(self._streams) if starts else [_counts(run) for run in self._runs]
                 if starts:
                     started.close()
-                # First, as a running stream may read a record as soon as it is there.
-                if step.clock is not None and self._clock is not None:
-                    self._clock_ms = step.clock
-                    self._clock.set(step.clock)
-                self._send(step)
-                if step.clock is not None:
-                    beater.run_once()
+                with ExitStack() as held:
+                    # So each stream reads all records of a step in one batch.
+                    for run in () if starts else self._runs:
+                        held.enter_context(run.held())
+                    if step.clock is not None and self._clock is not None:
+                        self._clock_ms = step.clock
+                        self._clock.set(step.clock)
+                    self._send(step)
+                    if step.clock is not None:
+                        beater.run_once()
                 if starts:
                     self._start(started)
                 for run in self._runs:
@@ -160,7 +167,9 @@ class CaseRun:
 
     def _start(self, started: ExitStack) -> None:
         self._runs = [
-            started.enter_context(running(one, self._spark, self._bootstrap, self._folder, clock=self._clock))
+            started.enter_context(
+                running(one, self._spark, self._bootstrap, self._folder, clock=self._clock, conf=CONF)
+            )
             for one in self._streams
         ]
 

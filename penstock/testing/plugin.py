@@ -38,9 +38,10 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> StreamCase
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session for all tests. A fixture of this name in a conftest.py takes its place."""
+    from penstock.java import aot_cache
     from penstock.testing.run import spark_session
 
-    with spark_session(QUICK) as session:
+    with spark_session([*aot_cache.options(), *QUICK]) as session:
         yield session
 
 

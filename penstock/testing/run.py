@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,14 +44,17 @@ def running(
     book: DataLossLog | None = None,
     *,
     clock: QueryClock | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> Iterator[StreamRun]:
     """The stream, started as a driver does; stopped at the end. `process_all_available` waits until all
     that is there is written.
 
-    book: where its gaps are written down. clock: of its batches, if not the machine's.
+    book: where its gaps are written down. clock: of its batches, if not the machine's. conf: settings of its session.
     """
     figures = ProgressRow(stream.name, stream.app, "test")
     run = StreamRun(replace(stream, every=0.0), spark, bootstrap, str(checkpoints), figures, book)
+    for name, value in (conf or {}).items():
+        run.session.conf.set(name, value)
     if clock:
         clock.drive(run.session)
     run.start()

@@ -111,6 +111,17 @@ def is_idle(query: StreamingQuery) -> bool:
     return not status.isDataAvailable() and str(status.message()).startswith("Waiting for ")
 
 
+@contextmanager
+def held(query: StreamingQuery) -> Iterator[None]:
+    """Let a query plan no batch within a block of one thread: it does that under a lock."""
+    lock = query._jsq.streamingQuery().awaitProgressLock()
+    lock.lock()
+    try:
+        yield
+    finally:
+        lock.unlock()
+
+
 def error_chain(error: BaseException) -> list[tuple[str, str]]:
     """Class and message of an error of the JVM and of each of its causes; none for another error."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)

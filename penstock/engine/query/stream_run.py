@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
@@ -185,6 +186,11 @@ class StreamRun:
             self._read_progress()
             # Another batch may have begun: if it failed, this raises its error.
             self._query.processAllAvailable()
+
+    def held(self) -> AbstractContextManager[None]:
+        """Plan no batch within a block of one thread: the next one reads all that is written in it. For tests."""
+        assert self._query is not None
+        return bridge.held(self._query)
 
     def lag(
         self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
