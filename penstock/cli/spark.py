@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def session(name: str) -> Iterator[SparkSession]:
-    """A session of this process's own."""
+def session(name: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session of this process's own. conf: settings over those of drivers."""
     # Spark is more than most commands need to load.
     from penstock.engine.session import open_session
 
     _log_no_errors()
-    spark = open_session(name, log_level="fatal")
+    spark = open_session(name, log_level="fatal", conf=conf)
     try:
         yield spark
     finally:
@@ -29,13 +29,14 @@ def session(name: str) -> Iterator[SparkSession]:
 def short_session(name: str) -> Iterator[SparkSession]:
     """For a command that somebody waits for: the session that the platform keeps ready, or one of its own."""
     from penstock.engine import warm_session
+    from penstock.engine.session import INTERPRETED
 
     with warm_session.borrow() as borrowed:
         if borrowed:
             _log_no_errors()
             yield borrowed
             return
-    with session(name) as spark:
+    with session(name, INTERPRETED) as spark:
         yield spark
 
 

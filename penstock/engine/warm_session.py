@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.engine.jvm import shared_jvm
-from penstock.engine.session import open_session, submit_conf, use_utc
+from penstock.engine.session import INTERPRETED, open_session, submit_conf, use_utc
 from penstock.errors import HostError, PenstockError
 from penstock.host import files
 from penstock.settings import LIBRARY, settings
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 MAX_BORROWERS = 20
 WARM_UP_SECONDS = 120.0
 # Workers that live on would have the code of an earlier command.
-CONF = {"spark.python.worker.reuse": "false"}
+CONF = {"spark.python.worker.reuse": "false", **INTERPRETED}
 # Spark forks workers from a process that has loaded code of Penstock, and starts another one for other variables.
 CODE_VARIABLE = "WORKER_CODE"
 # Settings of Spark in which the session may differ from what a command asks for.
