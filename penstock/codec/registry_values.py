@@ -196,6 +196,8 @@ class WriterSchemas(Generic[T]):
             try:
                 if writer.kind != kind:
                     raise ValueError(f"it is {writer.kind}")
+                if writer.references:
+                    raise ValueError(f"it refers to {', '.join(writer.references)}, and only whole schemas are read")
                 return prepare(writer.text)
             except ValueError as e:
                 raise ValueError(f"no {name} schema: {e}") from e

@@ -38,10 +38,17 @@ MESSAGE_LENGTH = 2000
 
 
 class WriterSchema(NamedTuple):
-    """A schema as it is registered; kind: `AVRO`, `PROTOBUF` or `JSON`."""
+    """A schema as it is registered.
+
+    Attributes:
+        text: The schema.
+        kind: `AVRO`, `PROTOBUF` or `JSON`.
+        references: The subjects of other schemas that it needs, each with its version.
+    """
 
     text: str
     kind: str
+    references: tuple[str, ...] = ()
 
 
 def schema_of(schema_id: int, endpoint: RegistryEndpoint | None = None) -> WriterSchema:
@@ -72,7 +79,8 @@ def schema_of(schema_id: int, endpoint: RegistryEndpoint | None = None) -> Write
             f"the schema registry has no schema of id {schema_id}",
             hint="find out who writes records with this id, and which registry it uses",
         )
-    return WriterSchema(str(schema.schema_str), str(schema.schema_type))
+    references = tuple(f"{one.subject} {one.version}" for one in schema.references or ())
+    return WriterSchema(str(schema.schema_str), str(schema.schema_type), references)
 
 
 def subjects(endpoint: RegistryEndpoint | None = None) -> frozenset[str]:
@@ -85,7 +93,7 @@ def subjects(endpoint: RegistryEndpoint | None = None) -> frozenset[str]:
 
 
 def subject_schemas(subject: str, kind: str) -> dict[int, str]:
-    """All versions of a subject that are of one format.
+    """All versions of a subject that are of one format and refer to no other schemas.
 
     Args:
         subject: The subject, such as `orders-value`.
@@ -109,7 +117,7 @@ def subject_schemas(subject: str, kind: str) -> dict[int, str]:
             # One may be deleted meanwhile.
             one = partial(client.get_version, subject, version)
             registered: Any = _unless_absent(one, SUBJECT_NOT_FOUND, VERSION_NOT_FOUND)
-            if registered and registered.schema.schema_type == kind:
+            if registered and registered.schema.schema_type == kind and not registered.schema.references:
                 schemas[registered.schema_id] = registered.schema.schema_str
     return schemas
 

@@ -9,15 +9,20 @@ from pathlib import Path
 from uuid import uuid4
 
 import psutil
+import pyarrow as pa
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from penstock.codec.avro import AvroDecoder
+from penstock.codec.registry_values import RegistryValues
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.errors import IncompatibleSchema, RegistryError, SchemaNotRegistered, UnknownSchema
+from penstock.model.avro import Avro
 from penstock.registry import client
 from penstock.registry.endpoint import find_endpoint
+from penstock.registry.wire_format import header
 from tests.support.avro_cases import field, schema_text
 from tests.support.schema_registry import in_home_of
 
@@ -73,6 +78,23 @@ def test_a_schema_that_an_official_serialiser_has_registered_is_the_same(
         options = {"auto.register.schemas": False, "normalize.schemas": True}
         value = AvroSerializer(theirs, json.dumps(json.loads(FIRST), indent=2), conf=options)({"id": 1}, topic)
         assert int.from_bytes(value[1:5]) == ours
+
+
+def test_a_schema_that_refers_to_others_has_no_records_that_are_read(
+    subject: str, schema_registry: SchemaRegistryServer
+) -> None:
+    inner = json.dumps({"type": "record", "name": "demo.Inner", "fields": [field("id", "long")]})
+    outer = schema_text([field("id", "long"), field("inner", "demo.Inner")])
+    with SchemaRegistryClient({"url": schema_registry.url}) as theirs:
+        theirs.register_schema(f"inner {subject}", Schema(inner, "AVRO"))
+        needs = [SchemaReference("demo.Inner", f"inner {subject}", 1)]
+        number = theirs.register_schema(subject, Schema(outer, "AVRO", needs))
+    assert client.subject_schemas(subject, "AVRO") == {}
+    decoder = AvroDecoder(RegistryValues(Avro(FIRST)))
+    _, [reason] = decoder.decode(pa.array([header(number) + b"\x02\x02"]))
+    assert reason.as_py() == (
+        f"schema id {number} is no Avro schema: it refers to inner {subject} 1, and only whole schemas are read"
+    )
 
 
 @pytest.mark.parametrize(

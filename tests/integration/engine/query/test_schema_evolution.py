@@ -41,7 +41,7 @@ def as_json(value: Any) -> str:
 
 def test_versions_are_read_with_equal_values(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = {name: case for name, case in CASES.items() if case.writer.kind != "AVRO"}
-    table = tuple((f"t{n}-value", *case.writer) for n, case in enumerate(cases.values()))
+    table = tuple((f"t{n}-value", case.writer.text, case.writer.kind) for n, case in enumerate(cases.values()))
     monkeypatch.setattr(decode, "find_endpoint", lambda: RegistryEndpoint("", table=table))
     monkeypatch.setattr(client, "subject_schemas", lambda *_: {})
     frames = list[DataFrame]()
