@@ -33,6 +33,7 @@ from penstock.testing import Record, create, read, running, send
 from tests.support import registry_formats
 from tests.support.archive_backfills import do, leads_to
 from tests.support.avro_cases import field, logical, optional, schema_text
+from tests.support.long_cases import quick
 from tests.support.registry_formats import json_schema, protobuf
 from tests.support.s3_store import endpoint_of, write_to_archive
 from tests.support.schema_registry import close_clients
@@ -173,7 +174,7 @@ def job(archive: Archive, sums: Topic, rows: RowsQuery, **given: Any) -> Backfil
     )
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", quick(FORMATS, "Protobuf"))
 def test_a_query_reads_and_writes_a_format(kept: Archive, fresh_broker: Broker, name: str) -> None:
     sums, rows = FORMATS[name].sums, RowsQuery("at", QUERY)
     assert sums.registry_schema
@@ -212,10 +213,7 @@ def test_what_does_not_fit_is_refused(kept: Archive, fresh_broker: Broker, name:
 
 
 @pytest.mark.usefixtures("kept")
-@pytest.mark.parametrize(
-    "name",
-    ["Avro", pytest.param("JSON Schema", marks=pytest.mark.long), pytest.param("Protobuf", marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize("name", quick(FORMATS, "Avro"))
 def test_a_recompute_gives_the_rows_of_the_stream(
     fresh_broker: Broker, spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

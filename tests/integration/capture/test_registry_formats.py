@@ -26,6 +26,7 @@ from penstock.settings import settings
 from penstock.testing import read
 from tests.support.avro_cases import field, logical, optional, schema_text
 from tests.support.captures import Source, polled, until
+from tests.support.long_cases import quick
 from tests.support.registry_formats import reader
 from tests.support.schema_registry import close_clients
 
@@ -125,10 +126,7 @@ def is_compared(poller: Poller) -> bool:
     return not poller.position.reconcile
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Avro", pytest.param("JSON Schema", marks=pytest.mark.long), pytest.param("Protobuf", marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize("name", quick(FORMATS, "Avro"))
 def test_snapshot_polls_deletes_and_reconcile(
     registered_source: Source, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -199,7 +197,7 @@ def test_a_column_that_does_not_fit_is_refused_before_anything_is_written(regist
     assert read(source.broker.bootstrap, source.name) == []
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", quick(FORMATS, "Protobuf"))
 def test_a_value_that_does_not_fit_is_a_dead_letter(registered_source: Source, name: str) -> None:
     source, schema = registered_source, FORMATS[name].strict
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), (NULL), ('c')")

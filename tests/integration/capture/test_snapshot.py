@@ -54,6 +54,7 @@ def test_a_snapshot_by_two_readers_goes_on_where_it_was_stopped(source: Source) 
     assert source.same()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("two_readers")
 def test_a_reader_that_dies_is_no_silent_end(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_2000")

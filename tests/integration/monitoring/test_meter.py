@@ -255,6 +255,7 @@ def test_without_broker_database_and_airflow_the_meter_measures_and_ends_at_once
     assert "not sent" in text
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_is_said(started: Callable[..., Running], tmp_path: Path) -> None:
     control = Control(f"sqlite:///{tmp_path / 'other.db'}")
     first = started("127.0.0.1:1", control.engine.url.render_as_string(hide_password=False))

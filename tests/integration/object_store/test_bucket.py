@@ -29,6 +29,7 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield started
 
 
+@pytest.mark.long
 def test_objects_are_kept_through_a_crash(part: S3Server) -> None:
     store = Bucket(endpoint_of(part), "kept", "some/where")
     store.ensure_exists()

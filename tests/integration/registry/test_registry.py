@@ -152,6 +152,7 @@ def test_what_nobody_has_registered(subject: str) -> None:
         client.schema_of(2_000_000_000)
 
 
+@pytest.mark.long
 def test_ids_survive_a_crash_and_are_known_without_the_server(
     subject: str, schema_registry: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,11 @@ def test_files_that_a_power_cut_took_are_put_back(spark: SparkSession, bootstrap
     assert values(bootstrap) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("stream", "lost"), [(EACH, "cut"), (COUNTS, "never whole")], ids=["each", "counts"])
+@pytest.mark.parametrize(
+    ("stream", "lost"),
+    [pytest.param(EACH, "cut", marks=pytest.mark.long), (COUNTS, "never whole")],
+    ids=["each", "counts"],
+)
 def test_an_incomplete_first_batch_is_planned_again(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: Stream, lost: str
 ) -> None:

@@ -212,6 +212,7 @@ def test_a_failure_without_a_record_to_blame_blocks_and_loses_none(
         assert run.figures.dead == 0
 
 
+@pytest.mark.long
 def test_a_window_that_fails_as_it_closes_blocks_until_the_transform_is_fixed(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

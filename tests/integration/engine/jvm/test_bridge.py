@@ -205,6 +205,7 @@ def test_a_folder_replaces_and_deletes_files(spark: SparkSession, tmp_path: Path
     assert folder.list_names("nowhere") == []
 
 
+@pytest.mark.long
 def test_no_thread_starves_while_others_have_work(spark: SparkSession) -> None:
     """Six threads with more to do than the cores can; Spark's own order lets those wait that come late by name."""
     done = dict.fromkeys(range(6), 0)
@@ -248,6 +249,7 @@ def test_a_logged_payload_cannot_forge_a_log_record(spark: SparkSession) -> None
     assert all(line.startswith("    ") for line in more)
 
 
+@pytest.mark.long
 def test_a_stopped_context_is_not_alive_and_stop_jvm_ends_the_jvm(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr == "", "a command tells errors itself"

@@ -128,6 +128,7 @@ def test_the_output_follows_the_rules_though_the_checkpoint_is_lost_and_rebuilt(
     assert len(one.wanted) > 40  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_no_state_is_rebuilt_from_inputs_that_lost_its_records(
     spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:

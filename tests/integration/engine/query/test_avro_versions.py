@@ -53,6 +53,7 @@ def written(registry: SchemaRegistryClient, topic: str, text: str, value: dict[s
     return Record(topic, None, "", value_bytes=bytes(data or b""))
 
 
+@pytest.mark.long
 def test_more_versions_than_spark_decodes_itself(
     spark: SparkSession, fresh_broker: Broker, registry: SchemaRegistryClient, tmp_path: Path
 ) -> None:

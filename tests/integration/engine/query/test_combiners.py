@@ -237,6 +237,7 @@ PLAIN: dict[str, Callable[[Sequence[Record]], list[Row]]] = {
 }
 
 
+@pytest.mark.long
 def test_rows_judged_by_spark_are_the_same_for_any_split(spark: SparkSession, tmp_path: Path) -> None:
     rule = "-- topic: other\n-- format: json\n-- schema: value DOUBLE, metric STRING\nvalue * 2 > 3"
     (tmp_path / "a.sql").write_text(rule)
@@ -267,6 +268,7 @@ def by_town(sales: DataFrame, shops: DataFrame) -> DataFrame:
     return minutes.agg(F.sum("n").alias("sales"), F.sum("total").alias("total"))
 
 
+@pytest.mark.long
 def test_a_combined_stream_is_split_beside_its_table(spark: SparkSession) -> None:
     sales = Input(
         Topic("sales"),

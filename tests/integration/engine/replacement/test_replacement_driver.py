@@ -29,7 +29,8 @@ def rows(bootstrap: str) -> list[dict[str, int]]:
     return [json.loads(record.key or "") | json.loads(record.value or "") for record in read(bootstrap, NAME)]
 
 
-@pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.long)], ids=["", "killed"])
+@pytest.mark.long
+@pytest.mark.parametrize("kill", [False, True], ids=["", "killed"])
 def test_a_stream_is_replaced_while_it_runs(app: ReplacedApp, broker: Broker, kill: bool) -> None:
     def written() -> int:
         app.tick()
