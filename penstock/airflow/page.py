@@ -39,7 +39,7 @@ from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
 from penstock.monitoring.dashboard import command_actions, dead_letters, declarations, releases
 from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
-from penstock.monitoring.dashboard.history import HISTORY_MS, downsample
+from penstock.monitoring.dashboard.history import HISTORY_MS, Span, downsample, stream_history
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.panels import PanelCounts, read_cards
 from penstock.monitoring.dashboard.replacements import REPLACEMENT_REMEDIES, REPLACEMENT_STATES
@@ -190,9 +190,14 @@ def _read_disk_hash(_: float) -> str:
 
 
 @app.get("/api/history")
-def get_history() -> JSONResponse:
-    """The last hour of every stream; see penstock.monitoring.dashboard.history."""
+def get_history(stream: Annotated[str, Query(max_length=120)] = "", span: Span = "1h") -> JSONResponse:
+    """The last hour of every stream, or a span of one; see penstock.monitoring.dashboard.history."""
     control = connect()
+    if stream:
+        row = control.progress().get(stream)
+        if row is None:
+            raise HTTPException(404, "there is no such stream, or it has not started yet")
+        return JSONResponse(stream_history(control, stream, row.app, span))
     now = control.now()
     return JSONResponse(downsample(control.history(now - HISTORY_MS), now))
 

@@ -12,6 +12,7 @@ from penstock.control.repositories.backfills import BackfillRepository
 from penstock.control.repositories.data_loss import DataLossRepository
 from penstock.control.repositories.drivers import DriverRepository
 from penstock.control.repositories.heartbeats import HeartbeatRepository
+from penstock.control.repositories.history import HistoryRepository
 from penstock.control.repositories.leases import LeaseRepository
 from penstock.control.repositories.partitions import PartitionRepository
 from penstock.control.repositories.progress import ProgressRepository
@@ -31,6 +32,7 @@ class Control(
     StandbyRepository,
     LeaseRepository,
     ProgressRepository,
+    HistoryRepository,
     ActionRepository,
     HeartbeatRepository,
     DataLossRepository,

@@ -196,26 +196,43 @@ progress = Table(
     Column("error_at", BigInteger),
 )
 
+
+def _history_figures() -> list[Column[Any]]:
+    return [
+        Column("rows_per_s", Double, nullable=False),
+        Column("batch_ms", Integer),
+        Column("batch_age_ms", BigInteger),
+        Column("lag", BigInteger),
+        Column("watermark_age_ms", BigInteger),
+        Column("state_rows", BigInteger),
+        Column("state_bytes", BigInteger),
+        Column("rows_in", BigInteger, nullable=False),
+        Column("rows_out", BigInteger, nullable=False),
+        Column("late", BigInteger, nullable=False),
+        Column("dead", BigInteger, nullable=False),
+        Column("restarts", Integer, nullable=False),
+    ]
+
+
 history = Table(
     "progress_history",
     metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
     _name(nullable=False),
     Column("at", BigInteger, nullable=False),
-    Column("rows_per_s", Double, nullable=False),
-    Column("batch_ms", Integer),
-    Column("batch_age_ms", BigInteger),
-    Column("lag", BigInteger),
-    Column("watermark_age_ms", BigInteger),
-    Column("state_rows", BigInteger),
-    Column("state_bytes", BigInteger),
-    Column("rows_in", BigInteger, nullable=False),
-    Column("rows_out", BigInteger, nullable=False),
-    Column("late", BigInteger, nullable=False),
-    Column("dead", BigInteger, nullable=False),
-    Column("restarts", Integer, nullable=False),
+    *_history_figures(),
     Index("ix_history_name_at", "name", "at"),
     Index("ix_history_at", "at"),
+)
+
+# What is left of the history of days ago.
+hourly_history = Table(
+    "progress_history_hourly",
+    metadata,
+    _name(primary_key=True),
+    Column("at", BigInteger, primary_key=True, autoincrement=False),  # the beginning of the hour
+    *_history_figures(),
+    Index("ix_history_hourly_at", "at"),
 )
 
 action = Table(

@@ -11,6 +11,12 @@ class MonitoringSettings(BaseModel):
     measure_every: float = Field(
         15.0, gt=0, description="seconds between two samples that the meter takes of the platform"
     )
+    history_days: float = Field(
+        7.0,
+        ge=1,
+        description="days for which every report of a stream is kept, some 5 MB for each stream in a week; its hours "
+        "are kept for 400 days",
+    )
     delays: dict[str, str] = Field(
         {"alerts": "window_end"},
         description="topics whose rows have a field with the time they were due, in epoch ms, and that field, as JSON",

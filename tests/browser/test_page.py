@@ -65,6 +65,10 @@ def test_a_stream_unfolds_into_charts_topics_and_its_last_error(visit: Visit) ->
     detail = view.frame.locator(".detail")
     expect(detail.locator("canvas")).to_have_count(8)
     expect(detail.get_by_role("img", name=re.compile("Lag, records over the last hour: now [0-9]"))).to_be_visible()
+    detail.get_by_role("button", name="The last 24 hours").click()
+    expect(detail.get_by_role("img", name=re.compile("Lag, records over the last 24 hours: now [0-9]"))).to_be_visible()
+    expect(detail.get_by_role("button", name="The last 24 hours")).to_have_attribute("aria-pressed", "true")
+    expect(detail.locator("summary")).to_have_text(re.compile("[0-9]+ actions? on summaries and its app"))
     expect(detail.locator(".topics")).to_contain_text("summaries-in")
     expect(detail.locator(".error")).to_contain_text("InternalKafkaConsumer.fetch")
     view.page.wait_for_timeout(3_500)  # a refresh leaves it open
@@ -302,10 +306,12 @@ def test_it_fits_and_is_named_at_every_width(visit: Visit, theme: str, screensho
         view.page.wait_for_timeout(500)
         view.page.screenshot(path=screenshots / f"detail-{theme}-{width}.png")
         assert root.evaluate("node => node.scrollWidth <= node.clientWidth"), width
-        view.frame.locator("summary").click()
+        cut_off = "nodes => nodes.filter(n => n.getBoundingClientRect().right > innerWidth).map(n => n.textContent)"
+        assert view.frame.locator(".detail :is(button, dd, td)").evaluate_all(cut_off) == [], width
+        view.frame.locator("#legend summary").click()
         view.frame.locator("#legend").scroll_into_view_if_needed()
         view.page.screenshot(path=screenshots / f"foot-{theme}-{width}.png")
-        view.frame.locator("summary").click()
+        view.frame.locator("#legend summary").click()
         view.frame.get_by_role("button", name="Release quality").click()
         view.page.screenshot(path=screenshots / f"dialog-{theme}-{width}.png")
         view.page.keyboard.press("Escape")

@@ -24,7 +24,7 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.kafka.admin import ensure_topics
 from penstock.settings import PROJECT
 from penstock.streams import Topic
-from tests.browser.scene import APPS, Scene
+from tests.browser.scene import Scene
 from tests.browser.server import Server
 
 pytestmark = pytest.mark.browser
@@ -240,13 +240,6 @@ def test_static_files_are_cached_under_their_version_only(olga: httpx.Client) ->
     version = page.split("static/")[1].split("/")[0]
     assert "immutable" in olga.get(f"/penstock/static/{version}/page.js").headers["cache-control"]
     assert olga.get("/penstock/static/older/page.js").headers["cache-control"] == "no-store"
-
-
-def test_the_history_is_downsampled(olga: httpx.Client) -> None:
-    found = olga.get("/penstock/api/history").json()
-    assert len(found["t"]) == 120
-    assert {len(s) for stream in found["streams"].values() for s in stream.values()} == {120}
-    assert set(found["streams"]) == {name for names in APPS.values() for name in names}
 
 
 def test_the_catalog_follows_the_files(vera: httpx.Client, server: Server) -> None:

@@ -39,6 +39,7 @@ const call = async (path, { timeout = TIMEOUT_MS, ...options } = {}) => {
 
 export const overview = () => call("overview");
 export const history = () => call("history");
+export const streamHistory = (stream, span) => call(`history?${named({ stream, span })}`);
 export const catalog = () => call("catalog", { timeout: DECLARED_MS });
 const named = (values) => new URLSearchParams(values).toString();
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { timeout: 30000 });

@@ -1,5 +1,5 @@
 // Charts by uPlot (vendored) in one neutral colour: colours are for states.
-import { clock } from "./format.js";
+import { clock, date } from "./format.js";
 
 /* global uPlot */
 const colour = (name) => {
@@ -57,7 +57,22 @@ export const spark = (host, { width = sparkWidth(), height = 20 } = {}) => {
 };
 
 const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((e) => n * 10 ** e)).sort((a, b) => a - b);
-const INCREMENTS = [60, 300, 600, 900, 1200, 1800, 3600];
+const INCREMENTS = [60, 300, 600, 900, 1200, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 1209600];
+const DAY = 86400;
+const drawMarks = (u, times) => {
+  u.ctx.save();
+  u.ctx.strokeStyle = palette().axis;
+  u.ctx.setLineDash([2, 3]);
+  u.ctx.beginPath();
+  for (const at of times) {
+    const x = Math.round(u.valToPos(at, "x", true)) + 0.5;
+    if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
+    u.ctx.moveTo(x, u.bbox.top);
+    u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+  }
+  u.ctx.stroke();
+  u.ctx.restore();
+};
 
 export const detail = (host, { format, bars = false, sync, onCursor }) => {
   const axis = {
@@ -66,6 +81,8 @@ export const detail = (host, { format, bars = false, sync, onCursor }) => {
     ticks: { show: false },
     font: "11px system-ui, sans-serif",
   };
+  let marks = [];
+  const label = (at, increment) => (increment >= DAY ? date(at * 1000) : clock(at * 1000).slice(0, 5));
   const chart = new uPlot(
     {
       width: Math.max(160, host.clientWidth),
@@ -75,11 +92,11 @@ export const detail = (host, { format, bars = false, sync, onCursor }) => {
       cursor: { sync: { key: sync }, y: false, points: { show: false }, drag: { x: false, y: false } },
       scales: { y: { range: top } },
       axes: [
-        { ...axis, size: 20, gap: 4, incrs: INCREMENTS, space: 56, values: (_, at) => at.map((t) => clock(t * 1000).slice(0, 5)) },
+        { ...axis, size: 20, gap: 4, incrs: INCREMENTS, space: 56, values: (_, at, __, ___, increment) => at.map((t) => label(t, increment)) },
         { ...axis, size: 52, gap: 4, space: 28, values: (_, ticks) => ticks.map((v) => (v === 0 ? "0" : format(v))), ...(bars ? { incrs: WHOLE } : {}) },
       ],
       series: [{}, series(bars)],
-      hooks: { setCursor: [(u) => onCursor(u.cursor.idx)] },
+      hooks: { setCursor: [(u) => onCursor(u.cursor.idx)], draw: [(u) => drawMarks(u, marks)] },
     },
     [[], []],
     host,
@@ -91,7 +108,10 @@ export const detail = (host, { format, bars = false, sync, onCursor }) => {
   });
   watch.observe(host);
   return {
-    set: (t, values) => chart.setData([t, values]),
+    set: (t, values, times = []) => {
+      marks = times;
+      chart.setData([t, values]);
+    },
     destroy: () => {
       watch.disconnect();
       all.delete(chart);

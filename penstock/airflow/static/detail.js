@@ -1,21 +1,10 @@
-// Details of a stream: charts of the last hour, topics, gaps and the last error.
-import * as charts from "./charts.js";
+// Details of a stream: charts of its past, topics, gaps and the last error.
 import { dialogButton } from "./dialog.js";
 import { attr, dagLink, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLetters } from "./letters.js";
 import { showPreview } from "./preview.js";
-
-const CHARTS = [
-  ["rows_per_s", "Rows per second", f.count],
-  ["lag", "Lag, records", f.count],
-  ["batch_ms", "Batch time", f.span],
-  ["batch_age_ms", "Time since the last batch", f.span],
-  ["watermark_age_ms", "Watermark age", f.span],
-  ["state_bytes", "State size", f.bytes],
-  ["late", "Late rows, each 30 s", f.count, true],
-  ["dead", "Dead-lettered, each 30 s", f.count, true],
-];
+import { StreamCharts } from "./stream-charts.js";
 
 // A column with an asterisk has numbers.
 const table = (kind, columns, body) =>
@@ -25,9 +14,6 @@ const table = (kind, columns, body) =>
     h("thead", {}, h("tr", {}, ...columns.map((c) => h("th", { scope: "col", class: c.startsWith("*") && "n" }, c.replace("*", ""))))),
     body,
   );
-const latest = (values) => values.findLast((value) => value != null) ?? null;
-const highest = (values) => values.reduce((most, value) => (value != null && value > most ? value : most), 0);
-
 export class Detail {
   constructor(name, streams) {
     this.name = name;
@@ -38,8 +24,7 @@ export class Detail {
       dialogButton("Try it", `Try ${name}`, () => showPreview(name)),
     ];
     this.replace = dagLink("replace_stream", "Replace …", `Replace ${name}, in Airflow`);
-    this.charts = new Map();
-    this.grid = h("div", { class: "charts" });
+    this.charts = new StreamCharts(name);
     this.facts = h("dl", { class: "facts" });
     this.error = h("pre", { class: "error", tabindex: "0", "aria-label": "Last error" });
     this.errorTitle = h("h4", {});
@@ -51,7 +36,7 @@ export class Detail {
     this.node = h(
       "div",
       { class: "detail" },
-      this.grid,
+      this.charts.node,
       h(
         "div",
         { class: "beside" },
@@ -65,41 +50,12 @@ export class Detail {
     );
   }
 
-  // Charts need the size of their place, so they are created once the node is on the page.
   begin(history) {
-    for (const [key, title, format, bars] of CHARTS) {
-      const value = h("output", {});
-      const host = h("div", { class: "plot", role: "img" });
-      this.grid.append(h("figure", {}, h("figcaption", {}, h("span", {}, title), value), host));
-      const entry = { host, value, format, title, values: [], t: [] };
-      entry.chart = charts.detail(host, {
-        format,
-        bars,
-        sync: this.name,
-        onCursor: (at) => this.label(entry, at),
-      });
-      this.charts.set(key, entry);
-    }
-    this.draw(history);
+    this.charts.begin(history);
   }
 
-  label(entry, at) {
-    const on = at != null && entry.values[at] !== undefined;
-    const value = entry.format(on ? entry.values[at] : latest(entry.values));
-    text(entry.value, on ? `${value} at ${f.clock(entry.t[at] * 1000)}` : value);
-  }
-
-  draw(history) {
-    if (!history) return;
-    const series = history.streams[this.name];
-    for (const [key, entry] of this.charts) {
-      entry.t = history.t;
-      entry.values = series?.[key] ?? history.t.map(() => null);
-      entry.chart.set(entry.t, entry.values);
-      this.label(entry, null);
-      const range = `now ${entry.format(latest(entry.values))}, highest ${entry.format(highest(entry.values))}`;
-      attr(entry.host, "aria-label", `${entry.title} over the last hour: ${range}`);
-    }
+  draw() {
+    this.charts.refresh();
   }
 
   show(stream, viewer) {
@@ -168,8 +124,7 @@ export class Detail {
   }
 
   end() {
-    for (const entry of this.charts.values()) entry.chart.destroy();
-    this.charts.clear();
+    this.charts.end();
     this.node.remove();
   }
 }

@@ -39,11 +39,12 @@ export const clock = (ms) => {
   return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}`;
 };
 
-export const moment = (ms, now) => {
+export const date = (ms) => {
   const d = new Date(ms);
-  const today = new Date(now).toDateString() === d.toDateString();
-  return today ? clock(ms) : `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())} ${clock(ms)}`;
+  return `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
 };
+
+export const moment = (ms, now) => (date(ms) === date(now) ? clock(ms) : `${date(ms)} ${clock(ms)}`);
 
 // The error of a stream that runs again is past.
 export const failed = ({ state, error, error_age_ms: ago }) =>

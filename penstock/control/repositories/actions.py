@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
@@ -34,6 +34,13 @@ class ActionRepository(ControlDatabase):
     def actions(self, limit: int = 50) -> list[Mapping[str, Any]]:
         """The last actions, newest first: at, actor, source, verb, target, detail."""
         query = select(s.action).order_by(s.action.c.id.desc()).limit(limit)
+        with self.begin() as c:
+            return [dict(row) for row in c.execute(query).mappings()]
+
+    def actions_on(self, targets: Sequence[str], since_ms: int, limit: int) -> list[Mapping[str, Any]]:
+        """The last actions on streams or apps since a time, newest first, with the columns of `actions`."""
+        a = s.action.c
+        query = select(s.action).where(a.target.in_(targets), a.at >= since_ms).order_by(a.id.desc()).limit(limit)
         with self.begin() as c:
             return [dict(row) for row in c.execute(query).mappings()]
 

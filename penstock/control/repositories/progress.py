@@ -1,28 +1,22 @@
-"""Progress of streams as reported by their drivers, and its history for charts."""
+"""Progress of streams as reported by their drivers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, bounded, rows, upsert
 from penstock.control.repositories.apps import LISTED
+from penstock.control.repositories.history import HISTORY_FIGURES, fold_old_reports
 from penstock.control.rows import ProgressRow, StreamProgress
-
-HISTORY_MS = 24 * 3600 * 1000
-# Figures that the history has as they were reported.
-HISTORY_FIGURES = (
-    "rows_per_s", "batch_ms", "lag", "state_rows", "state_bytes", "rows_in", "rows_out", "late", "dead", "restarts",
-)  # fmt: skip
 
 
 class ProgressRepository(ControlDatabase):
-    """The last report of each stream, and a history of one day."""
+    """The last report of each stream."""
 
     def report(self, progress: Iterable[ProgressRow], *, keep: bool) -> dict[str, str]:
         """Upsert the progress of streams. Streams that are forgotten are left out.
@@ -46,7 +40,7 @@ class ProgressRepository(ControlDatabase):
                 reasons = {row.name: _refusal(c, [row], now, keep=keep) for row in writable}
                 refused = {name: reason for name, reason in reasons.items() if reason}
             if keep:
-                c.execute(delete(s.history).where(s.history.c.at < now - HISTORY_MS))
+                fold_old_reports(c, names, now)
         return refused
 
     def progress(self, app: str | None = None) -> dict[str, ProgressRow]:
@@ -74,23 +68,6 @@ class ProgressRepository(ControlDatabase):
             )
             for r in result
         }
-
-    def history(self, since_ms: int, name: str | None = None) -> list[Mapping[str, Any]]:
-        """Rows of the history with `at` later than since_ms, oldest first."""
-        query = select(s.history).where(s.history.c.at > since_ms).order_by(s.history.c.at)
-        if name is not None:
-            query = query.where(s.history.c.name == name)
-        with self.begin() as c:
-            return [dict(row) for row in c.execute(query).mappings()]
-
-    def counts(self, since_ms: int) -> dict[str, Mapping[str, int]]:
-        """The smallest `late` and `dead` in the history after `since_ms`, of streams whose present counts are not 0."""
-        h, p = s.history.c, s.progress.c
-        recent = s.history.join(s.progress, (h.name == p.name) & (h.at > since_ms))
-        query = select(h.name, func.min(h.late).label("late"), func.min(h.dead).label("dead")).select_from(recent)
-        with self.begin() as c:
-            result = c.execute(query.where((p.late > 0) | (p.dead > 0)).group_by(h.name)).mappings()
-            return {row["name"]: {"late": row["late"], "dead": row["dead"]} for row in result}
 
 
 def _refusal(c: Connection, reports: Sequence[ProgressRow], now: int, *, keep: bool) -> str:
