@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect, sync_playwright
 
@@ -168,3 +169,17 @@ def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = Path(os.environ.get("PENSTOCK_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots"))
     place.mkdir(parents=True, exist_ok=True)
     return place
+
+
+@pytest.fixture
+def olga(server: Server, scene: Scene) -> Iterator[httpx.Client]:
+    """Requests with Olga's cookie."""
+    assert scene.live
+    with httpx.Client(base_url=server.url, cookies={"_token": server.token("olga")}) as client:
+        yield client
+
+
+@pytest.fixture
+def vera(server: Server, scene: Scene) -> Iterator[httpx.Client]:  # noqa: ARG001
+    with httpx.Client(base_url=server.url, cookies={"_token": server.token("vera")}) as client:
+        yield client

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -29,20 +28,6 @@ from tests.browser.server import Server
 
 pytestmark = pytest.mark.browser
 STOP = {"verb": "stop", "kind": "stream", "name": "bundles", "note": "by test"}
-
-
-@pytest.fixture
-def olga(server: Server, scene: Scene) -> Iterator[httpx.Client]:
-    """Requests with Olga's cookie."""
-    assert scene.live
-    with httpx.Client(base_url=server.url, cookies={"_token": server.token("olga")}) as client:
-        yield client
-
-
-@pytest.fixture
-def vera(server: Server, scene: Scene) -> Iterator[httpx.Client]:  # noqa: ARG001
-    with httpx.Client(base_url=server.url, cookies={"_token": server.token("vera")}) as client:
-        yield client
 
 
 def same_origin(client: httpx.Client) -> dict[str, str]:

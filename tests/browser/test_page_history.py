@@ -7,6 +7,8 @@ import pytest
 
 from tests.browser.scene import APPS
 
+pytestmark = pytest.mark.browser
+
 
 def test_the_history_is_downsampled(olga: httpx.Client) -> None:
     found = olga.get("/penstock/api/history").json()
