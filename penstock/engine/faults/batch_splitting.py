@@ -240,7 +240,7 @@ class BatchSplitter:
         levels = levels or (SplitLevel(batch.ends, 0),)
         leaves_out = without or self.unreadable_record
         log.warning(
-            "stream %s: the driver's memory was full in batch %d, of %d records and %d bytes%s",
+            "stream %s: memory was full in batch %d, of %d records and %d bytes, or a Python worker was killed%s",
             self._stream.name, batch.batch_id, count, size,
             "; its record becomes a dead letter" if leaves_out else "; it is split" if times == 0 else "",
         )  # fmt: skip
