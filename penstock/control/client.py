@@ -11,6 +11,7 @@ from penstock.control.repositories.apps import AppRepository
 from penstock.control.repositories.backfills import BackfillRepository
 from penstock.control.repositories.data_loss import DataLossRepository
 from penstock.control.repositories.drivers import DriverRepository
+from penstock.control.repositories.faults import FaultRepository
 from penstock.control.repositories.heartbeats import HeartbeatRepository
 from penstock.control.repositories.history import HistoryRepository
 from penstock.control.repositories.leases import LeaseRepository
@@ -33,6 +34,7 @@ class Control(
     LeaseRepository,
     ProgressRepository,
     HistoryRepository,
+    FaultRepository,
     ActionRepository,
     HeartbeatRepository,
     DataLossRepository,

@@ -177,6 +177,34 @@ class ReplacementRow:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """Something that does not work, or that needs a person.
+
+    Attributes:
+        kind: `app`, `stream`, `capture`, `sink`, `backfill` or `replacement`.
+        name: Of the app, stream, ...
+        app: To which it belongs; empty for a backfill.
+        state: A state of `penstock.monitoring.dashboard.states`, `alarm` for what works and needs a look, or `silent`
+            and `failed` of a backfill or replacement.
+        reason: What it says.
+    """
+
+    kind: str
+    name: str
+    app: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FaultRow(Fault):
+    """A fault with its time, in epoch ms by the database's clock; `ended_at` is None while it lasts."""
+
+    since: int
+    ended_at: int | None
+
+
+@dataclass(frozen=True)
 class StreamProgress:
     """How far a stream is; times are epoch ms by the database's clock.
 

@@ -235,6 +235,19 @@ hourly_history = Table(
     Index("ix_history_hourly_at", "at"),
 )
 
+fault = Table(
+    "fault",
+    metadata,
+    Column("kind", String(20), primary_key=True),  # see penstock.monitoring.dashboard.faults
+    _name(primary_key=True),
+    Column("since", BigInteger, primary_key=True, autoincrement=False),
+    Column("app", String(120), nullable=False),
+    Column("state", String(20), nullable=False),  # its last one
+    Column("reason", BoundedText, nullable=False),
+    Column("ended_at", BigInteger),  # NULL while it lasts
+    Index("ix_fault_ended_at", "ended_at"),
+)
+
 action = Table(
     "action",
     metadata,

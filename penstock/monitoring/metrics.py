@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 from penstock.control.repositories.captures import DRIFT_KINDS, PHASES, CaptureRow
 from penstock.model.view import views_instance
-from penstock.monitoring.dashboard.model import AppView, BackfillRunView, ExpectationView, SinkView, StreamView
+from penstock.monitoring.dashboard.model import (
+    AppView,
+    BackfillRunView,
+    ExpectationView,
+    FaultView,
+    SinkView,
+    StreamView,
+)
 from penstock.monitoring.dashboard.platform_status import PlatformStatus
 from penstock.monitoring.dashboard.states import HEALTHY_STATES, STATES
 
@@ -72,6 +79,10 @@ def _streams(status: PlatformStatus, *, reported: bool = False) -> Iterator[tupl
 
 def _expectations(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], ExpectationView]]:
     return (((s.name, s.app, rule.name, rule.action), rule) for s in status.streams for rule in s.expectations)
+
+
+def _faults(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], FaultView]]:
+    return (((fault.kind, fault.name, fault.app, fault.state), fault) for fault in status.view.faults)
 
 
 def _views(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], StreamView]]:
@@ -264,6 +275,8 @@ VIEW = (
         lambda s: _seconds(s.watermark_age_ms),
     ),
 )
+
+FAULT = (Reading("seconds", "Time since the fault began.", lambda fault: _seconds(fault.lasted_ms or 0)),)
 GROUPS = (
     Group("penstock_stream_", ("stream", "app"), _streams, STREAM_STATE),
     Group("penstock_stream_", ("stream", "app"), lambda status: _streams(status, reported=True), STREAM),
@@ -274,4 +287,5 @@ GROUPS = (
     Group("penstock_sink_", ("stream", "app"), _sinks, SINK),
     Group("penstock_backfill_", ("backfill",), _backfills, BACKFILL),
     Group("penstock_view_", ("view", "app"), _views, VIEW),
+    Group("penstock_fault_", ("kind", "name", "app", "state"), _faults, FAULT),
 )

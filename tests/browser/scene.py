@@ -107,6 +107,7 @@ class Scene:
                 self._figures(name, app, incarnations.get(app, ""), number + offset * 0.5, now)
         self._captures(now)
         self._runs(now)
+        self._faults(now)
         self._silence(incarnations[HUNG], [r for r in self.rows if r.app == HUNG], now - 95_000)
         for name, beat in {"receipts": 3, "probe-requests": 1, "check-ins": 12, "browser-sessions": 48}.items():
             c.record_heartbeat(name, now - beat * 1000, 4, "triggerer@pond:2211")
@@ -177,6 +178,15 @@ class Scene:
         well = CaptureRow("accounts", phase="polling", polls=911, oldest_at=now - 400_000, drift=drift)
         Captures(self.control).report(well)
         Captures(self.control).report(CaptureRow("tests", phase="snapshot", snapshot_rows=9_000, snapshot_total=25_000))
+
+    def _faults(self, now: int) -> None:
+        """One that lasts for two hours, and one that lasted for twenty minutes."""
+        hour = 3_600_000
+        lasting = {"since": now - 2 * hour, "state": "failing", "reason": ERROR.split("\n")[0], "ended_at": None}
+        over = {**lasting, "since": now - 5 * hour, "state": "blocked", "ended_at": now - 280 * 60_000}
+        with self.control.engine.begin() as c:
+            for times in (lasting, over):
+                c.execute(insert(s.fault).values(kind="stream", name=FAILING, app="metrics", **times))
 
     def _runs(self, now: int) -> None:
         c, day, hour = self.control, 1_767_225_600_000, 3_600_000

@@ -56,6 +56,22 @@ def test_the_navigation_leads_to_all_streams_with_state_and_metrics(visit: Visit
     assert outside == []
 
 
+def test_faults_are_listed_with_their_time_and_what_to_do(visit: Visit) -> None:
+    view = visit()
+    rows = view.frame.locator("#faults tbody tr")
+    failing = rows.filter(has_text="summaries")
+    expect(failing.locator(".pill")).to_have_text("failing")
+    expect(failing).to_contain_text("2h 0")
+    expect(failing).to_contain_text("Job aborted due to stage failure")
+    expect(failing).to_contain_text("read last error")
+    expect(rows.filter(has_text="presence").locator(".pill")).to_have_text("hung")
+    expect(rows.filter(has_text="order-replay")).to_contain_text("run it again")
+    past = view.frame.locator("#past-faults")
+    past.locator("summary").click()
+    expect(past.locator("tbody tr")).to_contain_text("20m 00s")
+    assert view.troubles == []
+
+
 def test_a_stream_unfolds_into_charts_topics_and_its_last_error(visit: Visit) -> None:
     view = visit()
     button = view.frame.get_by_role("button", name="summaries", exact=True)

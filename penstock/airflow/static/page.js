@@ -5,6 +5,7 @@ import { CaptureTable } from "./captures.js";
 import { Catalog } from "./catalog.js";
 import { spark } from "./charts.js";
 import { $, attr, h, marked, text, tileIn } from "./dom.js";
+import { FaultList } from "./faults.js";
 import * as f from "./format.js";
 import { Panels } from "./panels.js";
 import { ReplacementTable } from "./replacements.js";
@@ -224,12 +225,14 @@ const acted = (message) => {
 const streams = new StreamTable({ acted });
 const captures = new CaptureTable({ acted, guard: streams.guard });
 const sinks = new SinkTable({ acted, guard: streams.guard });
+const faults = new FaultList();
 const backfills = new BackfillTable();
 const replacements = new ReplacementTable({ acted, guard: streams.guard });
 const panels = new Panels({ guard: streams.guard });
 
 const show = () => {
   showTotals(data);
+  faults.show(data);
   streams.show(data);
   captures.show(data);
   sinks.show(data);
@@ -284,6 +287,7 @@ const refreshCatalog = async () => {
     const declarations = await api.catalog();
     streams.behind = new Map(declarations.declared.map((one) => [one.name, one.behind_ms]));
     streams.replaceable = new Set(declarations.declared.filter((one) => ["stream", "sink"].includes(one.kind)).map((one) => one.name));
+    faults.declare(declarations.declared);
     sinks.declared = declarations.declared.filter((one) => one.kind === "sink");
     backfills.declared = declarations.declared.filter((one) => one.kind === "backfill");
     catalog.show(declarations);

@@ -20,7 +20,14 @@ from penstock.errors import PenstockError
 from penstock.host import session
 from penstock.monitoring.collect.delays import Delays
 from penstock.monitoring.collect.host import HostProbe, ProcessProbe
-from penstock.monitoring.collect.probes import ControlDatabaseProbe, HttpProbe, KafkaProbe, SenderProbe, StreamsProbe
+from penstock.monitoring.collect.probes import (
+    ControlDatabaseProbe,
+    FaultsProbe,
+    HttpProbe,
+    KafkaProbe,
+    SenderProbe,
+    StreamsProbe,
+)
 from penstock.monitoring.collect.samples import RECEIPTS, Probe, Sample, now_ms, receipt, usable
 from penstock.monitoring.collect.sender import Sender
 from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
@@ -120,6 +127,7 @@ def build_probes(to: Settings, control: Control, status_cache: PlatformStatusCac
         HttpProbe(endpoints, optional=frozenset({"page"})),
         KafkaProbe(to.bootstrap),
         StreamsProbe(status_cache),
+        FaultsProbe(status_cache),
         SenderProbe(sender.produced),
     ]
 

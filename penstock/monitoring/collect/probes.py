@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 from confluent_kafka import KafkaException
 
-from penstock.control import Control
+from penstock.control import Control, Fault
 from penstock.errors import ControlError
 from penstock.kafka.admin import admin, end_offsets
 from penstock.kafka.client import client_config, unreachable
@@ -19,6 +20,8 @@ from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
 from penstock.monitoring.dashboard.states import HEALTHY_STATES
 
 Pair = tuple[str, float | None]
+
+log = logging.getLogger("penstock.monitoring.collect.meter")
 
 
 def _ms(since: float) -> float:
@@ -163,6 +166,24 @@ class StreamsProbe:
             yield f"watermarkAge.{s.name}", None if s.watermark_age_ms is None else s.watermark_age_ms / 1000
             yield f"stateRows.{s.name}", s.state_rows
             yield f"stateSize.{s.name}", None if s.state_bytes is None else s.state_bytes / MIB
+
+
+class FaultsProbe:
+    """Notes the faults of the platform in the control database, and logs their begin and end."""
+
+    name = "faults"
+
+    def __init__(self, status_cache: PlatformStatusCache) -> None:
+        self.status_cache = status_cache
+
+    def measure(self) -> Iterator[Pair]:
+        faults = [Fault(f.kind, f.name, f.app, f.state, f.reason) for f in self.status_cache.read().view.faults]
+        begun, ended = self.status_cache.control.note_faults(faults)
+        for fault in begun:
+            log.warning("fault: %s %s is %s: %s", fault.kind, fault.name, fault.state, fault.reason)
+        for row in ended:
+            log.info("over: %s %s is no longer %s", row.kind, row.name, row.state)
+        yield "faults", len(faults)
 
 
 class SenderProbe:

@@ -57,6 +57,7 @@ METRICS = (
     Metric("kafkaPartitions", "count", "partitions of those topics"),
     Metric("kafkaUnderReplicated", "count", "partitions with a replica out of sync, or without a leader"),
     Metric("streamsRunning", "count", "streams that are running or idle"),
+    Metric("faults", "count", "faults of apps, streams, captures, sinks, backfills and replacements"),
     Metric("streamsWanted", "count", "streams whose desired state is on"),
     Metric("batchTime.<stream>", "ms", "duration of the last batch; sent when there was a new one"),
     Metric("rowsPerSecond.<stream>", "rows/s", "rows read per second, as the driver reports it"),

@@ -279,6 +279,27 @@ class ReplacementView:
 
 
 @dataclass(frozen=True)
+class FaultView:
+    """A fault; see `penstock.control.Fault` for the first attributes.
+
+    Attributes:
+        remedy: what a person can do; empty if nothing.
+        since: when it began; None until the meter has noted it.
+        lasted_ms: until it ended, or until now.
+    """
+
+    kind: str
+    name: str
+    app: str
+    state: str
+    reason: str
+    remedy: str
+    since: int | None
+    lasted_ms: int | None
+    ended_at: int | None
+
+
+@dataclass(frozen=True)
 class AppView:
     name: str
     state: State
@@ -345,6 +366,9 @@ class Overview:
     runs: list[BackfillRunView]
     """of backfills"""
     replacements: list[ReplacementView]
+    faults: list[FaultView]
+    """of this moment"""
+    past_faults: list[FaultView]
 
     def as_json(self, **others: Any) -> bytes:
         """As JSON, with other attributes. The standard library would take seconds for thousands of streams."""

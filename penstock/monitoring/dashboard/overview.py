@@ -12,6 +12,7 @@ from penstock.model.declaration import CAPTURES_APP
 from penstock.monitoring.dashboard.alarms import PAST_FOR, alarms
 from penstock.monitoring.dashboard.backfills import run_view
 from penstock.monitoring.dashboard.expectations import expectation_views
+from penstock.monitoring.dashboard.faults import current_faults, fault_views
 from penstock.monitoring.dashboard.model import (
     AppView,
     CaptureView,
@@ -56,7 +57,10 @@ def overview(snap: Snapshot, limits: StateLimits) -> Overview:
     runs = [run_view(row, snap.now) for row in snap.runs]
     replacements = replacement_views(snap.replacements, snap.now)
     totals, freshness = _totals(apps, streams), _freshness(snap, apps, streams)
-    return Overview(snap.now, apps, totals, freshness, actions, beats, captures, sinks, runs, replacements)
+    faults, past = fault_views(current_faults(apps, runs, replacements), snap.faults, snap.now)
+    return Overview(
+        snap.now, apps, totals, freshness, actions, beats, captures, sinks, runs, replacements, faults, past
+    )
 
 
 def _beat(snap: Snapshot, topic: str) -> Mapping[str, Any]:

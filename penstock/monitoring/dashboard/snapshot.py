@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow, ReplacementRow
+from penstock.control import AppRow, Control, Desired, DriverRow, FaultRow, ProgressRow, ReplacementRow
 from penstock.control.repositories.backfills import BackfillRow
 from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.control.repositories.data_loss import DataLossRow
@@ -38,6 +38,9 @@ class Snapshot:
     """when each stream was declared or its desired state changed, if known"""
     replacements: list[ReplacementRow] = field(default_factory=list)
     """the newest first"""
+
+    faults: list[FaultRow] = field(default_factory=list)
+    """as the meter noted them"""
 
     @cached_property
     def reported_by(self) -> Mapping[str, set[str]]:
@@ -80,4 +83,5 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         control.backfill_runs(),
         control.changed_at(),
         control.replacements(),
+        control.faults(),
     )
