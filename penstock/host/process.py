@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -128,6 +129,15 @@ def run_captured(
         env=session.with_utf8({**os.environ, **(env or {})}),
         cwd=cwd,
     )
+
+
+def lower_priority() -> None:
+    """Let this process, and what it starts, take the CPU time that no other process wants."""
+    os.nice(19)
+    # Linux divides CPU time among sessions, and niceness counts within one: sched(7), "The autogroup feature".
+    if os.getsid(0) == os.getpid():
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text("19")
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, every: float = 0.1) -> bool:

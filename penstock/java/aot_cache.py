@@ -13,7 +13,6 @@ creates it if it is missing, at the lowest priority.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -106,5 +105,5 @@ def _prune(current: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(19)
+    process.lower_priority()
     ensure()

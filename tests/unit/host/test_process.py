@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -112,3 +113,23 @@ def test_an_outgoing_connection_holds_a_port() -> None:
 def test_free_ports_in_a_row() -> None:
     first = ports.free_port(3)
     assert [ports.port_holder(first + step) for step in range(3)] == [None] * 3
+
+
+LOWERED = """
+import os
+from pathlib import Path
+from penstock.host.process import lower_priority
+lower_priority()
+print(os.nice(0), Path("/proc/self/autogroup").read_text())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no groups by session")
+@pytest.mark.parametrize(("leads", "expected"), [(True, "19"), (False, "0")], ids=["own session", "a user's session"])
+def test_a_process_of_low_priority_has_it_among_sessions(leads: bool, expected: str) -> None:
+    command = [sys.executable, "-c", LOWERED]
+    if not leads:
+        command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run({command!r}, check=True)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=True)
+    assert done.stdout.split()[0] == "19"
+    assert done.stdout.split()[-1] == expected
