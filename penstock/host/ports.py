@@ -16,7 +16,13 @@ PORTS = range(20000, 32000)
 
 def listens(port: int) -> bool:
     """Whether something on this host accepts connections on a loopback port."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+    return accepts(f"127.0.0.1:{port}")
+
+
+def accepts(address: str) -> bool:
+    """Whether something accepts connections at `host:port`, within a second."""
+    host, _, port = address.strip().rpartition(":")
+    with contextlib.suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), timeout=1):
         return True
     return False
 

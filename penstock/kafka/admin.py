@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.errors import BrokerError, BrokerRefused
+from penstock.host import ports
 from penstock.kafka.client import client_config, unreachable
 from penstock.model.topic import Topic
 from penstock.settings import settings
@@ -206,10 +207,16 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
 
 
 def create_missing(topics: Iterable[Topic], bootstrap: str) -> list[str]:
-    """Creates missing topics, and changes no others. BrokerError soon if none answers."""
+    """Creates missing topics, and changes no others. BrokerError soon if no broker answers, at once if none listens."""
     declared = list(topics)
-    counts = partition_counts(admin(bootstrap), bootstrap, LOOK_TIMEOUT) if declared else {}
-    return ensure_topics([topic for topic in declared if topic.name not in counts], bootstrap)
+    if not declared:
+        return []
+    # Kafka's client would try again until its timeout.
+    if not any(map(ports.accepts, bootstrap.split(","))):
+        raise unreachable(bootstrap, "nothing listens")
+    counts = partition_counts(admin(bootstrap), bootstrap, LOOK_TIMEOUT)
+    missing = [topic for topic in declared if topic.name not in counts]
+    return ensure_topics(missing, bootstrap) if missing else []
 
 
 def end_offsets(

@@ -131,11 +131,16 @@ class Reader:
     def reading(self) -> Iterator[None]:
         stop = threading.Event()
 
+        def look() -> None:
+            found = self.store.documents()
+            if found is not None and (not self.seen or self.seen[-1] != found):
+                self.seen.append(found)
+
         def read() -> None:
             while not stop.is_set():
-                found = self.store.documents()
-                if found is not None and (not self.seen or self.seen[-1] != found):
-                    self.seen.append(found)
+                look()
+            # What is there in the end, if the last look began before.
+            look()
 
         thread = threading.Thread(target=read)
         thread.start()

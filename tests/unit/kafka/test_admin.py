@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import BrokerError
+from penstock.host.ports import free_port
 from penstock.kafka import admin
 from penstock.kafka.client import unreachable
 from penstock.model.topic import Topic
@@ -54,3 +55,14 @@ def test_the_hint_for_brokers_of_a_connection_names_it(tmp_path: Path, monkeypat
         said = str(unreachable("127.0.0.1:1", KafkaError(KafkaError._TRANSPORT)))
     assert said.endswith("check the host and security.protocol of the connection brokers")
     assert "KafkaError" not in said
+
+
+def test_who_has_no_topics_asks_no_broker() -> None:
+    assert admin.create_missing([], "127.0.0.1:1") == []
+
+
+@pytest.mark.processes
+def test_where_nothing_listens_topics_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(admin, "partition_counts")
+    with pytest.raises(BrokerError, match="the broker did not answer; got: nothing listens at 127"):
+        admin.create_missing([Topic("orders")], f"127.0.0.1:{free_port()}")
