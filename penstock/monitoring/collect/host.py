@@ -180,6 +180,8 @@ class ProcessProbe:
             leaders |= {pid: f"driver.{app}" for pid, app in self.drivers().items()}
         except Exception as e:  # raised below: the other parts are measured without the database
             failure = e
+        # The app `replacement:visits` has parts such as `driverJvm.replacement.visits`: names of metrics have no colon.
+        leaders = {pid: part.replace(":", ".") for pid, part in leaders.items()}
         wall, clock = time.time(), time.monotonic()
         table = processes()
         members = assign(table, leaders)

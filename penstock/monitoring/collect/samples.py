@@ -69,7 +69,8 @@ METRICS = (
     Metric("receiptsDropped", "count", "receipts given up since the sample before, as the broker was away too long"),
 )
 
-_KNOWN = re.compile("|".join(re.sub(r"<\w+>", r"[A-Za-z0-9_.-]+", re.escape(m.name)) for m in METRICS))
+# A view of an instance is a stream `visits@1`. Colons separate the parts of keys of summaries.
+_KNOWN = re.compile("|".join(re.sub(r"<\w+>", r"[A-Za-z0-9_.@-]+", re.escape(m.name)) for m in METRICS))
 
 
 @dataclass(frozen=True, slots=True)

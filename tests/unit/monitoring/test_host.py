@@ -172,6 +172,15 @@ def test_without_the_database_the_other_parts_are_measured(tmp_path: Path) -> No
     assert found["processes.meter"]
 
 
+def test_the_driver_of_a_replacement_has_metrics_that_are_listed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as driver:
+        metrics = figures(ProcessProbe(tmp_path, lambda: {driver.pid: "replacement:visits"}))
+        driver.communicate(b"\n")
+    assert metrics["processes.driverPython.replacement.visits"] == 1
+    assert list(usable(metrics.items(), 1))
+
+
 def test_the_machine_is_measured(tmp_path: Path) -> None:
     machine = HostProbe(tmp_path / "not" / "there" / "yet")
     first = figures(machine)

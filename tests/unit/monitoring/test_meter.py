@@ -52,6 +52,11 @@ def test_nan_and_none_are_not_sent() -> None:
     assert list(usable(pairs, 5)) == [Sample("cpuSteal", 0.0, 5)]
 
 
+@pytest.mark.parametrize("name", ["rowsPerSecond.visits@1", "cpu.driver.replacement.visits", "lag.Orders_2"])
+def test_every_name_of_a_stream_or_part_is_taken(name: str) -> None:
+    assert [sample.metric for sample in usable([(name, 1.0)], 5)] == [name]
+
+
 @pytest.mark.parametrize("name", ["cpus.broker", "cpu.", "cpu.a:b", "dbWaitTime.x", "environment=prod"])
 def test_an_unlisted_metric_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=re.escape(name)):
