@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, Select, and_, delete, select, update
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, bounded, insert_if_new, rows
+from penstock.control.repositories.history import DAY_MS
 from penstock.control.rows import Fault, FaultRow
 
-DAY_MS = 86_400_000
 # A fault that comes back within this time has not ended.
 PAUSE_MS = 60_000
 PAST_DAYS = 400

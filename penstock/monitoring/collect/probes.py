@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from confluent_kafka import KafkaException
 
-from penstock.control import Control, Fault
+from penstock.control import Control
 from penstock.errors import ControlError
 from penstock.kafka.admin import admin, end_offsets
 from penstock.kafka.client import client_config, unreachable
@@ -177,7 +177,7 @@ class FaultsProbe:
         self.status_cache = status_cache
 
     def measure(self) -> Iterator[Pair]:
-        faults = [Fault(f.kind, f.name, f.app, f.state, f.reason) for f in self.status_cache.read().view.faults]
+        faults = self.status_cache.read().view.faults
         begun, ended = self.status_cache.control.note_faults(faults)
         for fault in begun:
             log.warning("fault: %s %s is %s: %s", fault.kind, fault.name, fault.state, fault.reason)

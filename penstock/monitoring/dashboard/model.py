@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import orjson
 
-from penstock.control import Desired, ReplacementState
+from penstock.control import Desired, Fault, ReplacementState
 from penstock.control.repositories.backfills import RunState
 from penstock.model.expectation import OnViolation
 from penstock.monitoring.dashboard.states import State
@@ -279,8 +279,8 @@ class ReplacementView:
 
 
 @dataclass(frozen=True)
-class FaultView:
-    """A fault; see `penstock.control.Fault` for the first attributes.
+class FaultView(Fault):
+    """A fault as the page shows it.
 
     Attributes:
         remedy: what a person can do; empty if nothing.
@@ -288,11 +288,6 @@ class FaultView:
         lasted_ms: until it ended, or until now.
     """
 
-    kind: str
-    name: str
-    app: str
-    state: str
-    reason: str
     remedy: str
     since: int | None
     lasted_ms: int | None

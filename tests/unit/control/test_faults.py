@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import update
 
 from penstock.control import Control, Fault, tables
-from penstock.control.repositories.faults import DAY_MS, PAST_DAYS, PAUSE_MS
+from penstock.control.repositories.faults import PAST_DAYS, PAUSE_MS
+from penstock.control.repositories.history import DAY_MS
 
 DOWN = Fault("app", "metrics", "metrics", "down", "its driver ended")
 BLOCKED = Fault("stream", "minutes", "metrics", "blocked", "records are gone")
