@@ -27,6 +27,7 @@ from tests.support.avro_cases import field, logical, optional, record, schema_te
 from tests.support.elasticsearch import Server
 from tests.support.http_client import HTTP
 from tests.support.influxdb import asked
+from tests.support.long_cases import quick
 from tests.support.registry_formats import protobuf
 
 pytestmark = pytest.mark.integration
@@ -105,10 +106,7 @@ SINKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Avro", pytest.param("JSON Schema", marks=pytest.mark.long), pytest.param("Protobuf", marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize("name", quick(FORMATS, "Avro"))
 def test_every_store_gets_the_types_of_the_schema(
     spark: SparkSession,
     fresh_broker: Broker,
