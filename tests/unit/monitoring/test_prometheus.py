@@ -296,7 +296,7 @@ def test_concurrent_scrapes_read_the_database_once(control: Control, monkeypatch
             shared.read()
     assert reads == [0.0, 6.0]
     moment = 0.0
-    shared._at = None
+    shared.invalidate()
     assert shared.read().streams[0].batch_id == 41
 
 
