@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from threading import BoundedSemaphore
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -27,36 +24,26 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from penstock.airflow import page_releases
+from penstock.airflow import page_releases, page_views
 from penstock.airflow.connections import resolve_in_airflow
 from penstock.airflow.page_requests import Action, action_of
-from penstock.airflow.permissions import from_this_page, has_permission, may_operate, may_release, may_view
+from penstock.airflow.page_shared import code_reads, disk_hash, jvm_runs, letter_reads, limited, page_data, searches
+from penstock.airflow.permissions import from_this_page, may_operate, may_view
 from penstock.control import Actor, Control, Desired, connect
 from penstock.control.repositories.captures import Captures
 from penstock.errors import BrokerError, CommandError, ControlError, DeclarationError, ReleaseRefused, SettingError
 from penstock.host import log_files
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
-from penstock.monitoring.dashboard import command_actions, dead_letters, declarations, releases
-from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
-from penstock.monitoring.dashboard.history import HISTORY_MS, Span, downsample, stream_history
-from penstock.monitoring.dashboard.overview import overview
+from penstock.monitoring.dashboard import command_actions, dead_letters, releases
+from penstock.monitoring.dashboard.declarations import read_catalog, read_declarations
 from penstock.monitoring.dashboard.panels import PanelCounts, read_cards
-from penstock.monitoring.dashboard.replacements import REPLACEMENT_REMEDIES, REPLACEMENT_STATES
-from penstock.monitoring.dashboard.snapshot import read
-from penstock.monitoring.dashboard.states import REMEDIES, STATES, StateLimits
 from penstock.settings import settings
 from penstock.supervision.code_snapshot import disk_digest
 from penstock.web import access
 
 log = logging.getLogger(__name__)
-# Requests of a kind at a time, as each keeps a thread of the api-server for seconds: reads of dead letters and of code,
-# searches in views, JVMs for a command.
-letter_reads, code_reads, searches, jvm_runs = (BoundedSemaphore(n) for n in (2, 2, 4, 1))
-
 PREFIX = "/penstock"
-# Seconds: how long a request waits for others, and the hash of the files is cached.
-BUSY_TIMEOUT, HASH_EVERY = 5.0, 10.0
 LOG_LINES = 200
 ROOT = Path(__file__).resolve().parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -75,6 +62,7 @@ panel_counts = PanelCounts(connect)
 
 app = FastAPI(title="Penstock", dependencies=[Depends(may_view)], docs_url=None, redoc_url=None, openapi_url=None)
 app.include_router(page_releases.router)
+app.include_router(page_views.router)
 
 
 def own_host(header: str) -> bool:
@@ -86,6 +74,9 @@ def own_host(header: str) -> bool:
 async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
     if own_host(request.headers.get("host", "")):
         response = await call_next(request)
+        if request.method != "GET":
+            # Who has changed something is shown the change.
+            page_data.invalidate()
     else:
         detail = "This server has another name: see Airflow's setting [api] base_url."
         response = JSONResponse({"detail": detail}, 421)
@@ -163,45 +154,6 @@ def static(version: str, name: str) -> FileResponse:
     return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": cache})
 
 
-@app.get("/api/overview")
-def get_overview(request: Request, user: GetUserDep) -> Response:
-    """Everything but the charts; see penstock.monitoring.dashboard.overview."""
-    viewer: dict[str, Any] = {
-        "name": user.get_name(),
-        "may_operate": has_permission(may_operate, request, user),
-        "may_release": has_permission(may_release, request, user),
-    }
-    texts = {
-        "states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES,
-        "replacement_states": REPLACEMENT_STATES, "replacement_remedies": REPLACEMENT_REMEDIES,
-    }  # fmt: skip
-    view = overview(read(connect()), StateLimits.of(settings()))
-    return Response(view.as_json(viewer=viewer, disk_hash=_disk_hash(), **texts), media_type="application/json")
-
-
-def _disk_hash() -> str:
-    """The hash of the files on disk, at most HASH_EVERY seconds old."""
-    return _read_disk_hash(time.monotonic() // HASH_EVERY)
-
-
-@lru_cache(maxsize=1)
-def _read_disk_hash(_: float) -> str:
-    return disk_digest(settings().project)
-
-
-@app.get("/api/history")
-def get_history(stream: Annotated[str, Query(max_length=120)] = "", span: Span = "1h") -> JSONResponse:
-    """The last hour of every stream, or a span of one; see penstock.monitoring.dashboard.history."""
-    control = connect()
-    if stream:
-        row = control.progress().get(stream)
-        if row is None:
-            raise HTTPException(404, "there is no such stream, or it has not started yet")
-        return JSONResponse(stream_history(control, stream, row.app, span))
-    now = control.now()
-    return JSONResponse(downsample(control.history(now - HISTORY_MS), now))
-
-
 @app.get("/api/panels/{name}")
 def get_panel(name: str) -> JSONResponse:
     """Counts of a panel; see penstock.monitoring.dashboard.panels."""
@@ -212,13 +164,13 @@ def get_panel(name: str) -> JSONResponse:
 def get_cards(name: str, key: Annotated[str, Query(min_length=1, max_length=4096)]) -> JSONResponse:
     """What a panel shows about a key. That is data, which not every viewer may see."""
     panel = _panel(name)
-    with _limited(searches):
+    with limited(searches):
         return JSONResponse(read_cards(connect(), panel, key))
 
 
 def _panel(name: str) -> dict[str, Any]:
     """A declared panel; see penstock.catalog.listing."""
-    panel = declarations.panels(_disk_hash()).get(name)
+    panel = read_declarations(disk_hash()).panels.get(name)
     if panel is None:
         raise HTTPException(404, "no panel of this name is declared")
     return panel
@@ -227,11 +179,11 @@ def _panel(name: str) -> dict[str, Any]:
 @app.get("/api/letters", dependencies=[Depends(may_operate)])
 def get_letters(stream: Annotated[str, Query(max_length=120)], kind: dead_letters.Kind) -> JSONResponse:
     """A stream's dead letters, newest first. They are data, which not every viewer may see."""
-    row = connect().progress().get(stream)
+    row = connect().progress_of(stream)
     if row is None:
         raise HTTPException(404, "there is no such stream, or it has not started yet")
     topics = dead_letters.topics(kind, stream, row.topics, (row.store or {}).get("dead_letter_topics", ()))
-    with _limited(letter_reads):
+    with limited(letter_reads):
         try:
             letters = dead_letters.read_newest(settings().bootstrap, stream, topics)
         except BrokerError as e:
@@ -278,21 +230,21 @@ def get_changes(
     after: Annotated[str, Query(max_length=64)] = releases.DISK,
 ) -> JSONResponse:
     """What differs between two releases, or a release and the disk. That is code, which not every viewer may see."""
-    with _limited(code_reads):
+    with limited(code_reads):
         return JSONResponse(releases.changes(connect(), app, before, after))
 
 
 @app.get("/api/catalog")
 def get_catalog() -> Response:
     """The declarations of the files on disk, and their graph; see penstock.catalog.listing."""
-    return Response(declarations.read_catalog(disk_digest(settings().project)), media_type="application/json")
+    return Response(read_catalog(disk_digest(settings().project)), media_type="application/json")
 
 
 @app.get("/api/explain", dependencies=[Depends(may_operate)])
 def get_explanation(sink: Annotated[str, Query(max_length=120)]) -> JSONResponse:
     """The statement of a sink, explained. It takes a JVM for seconds, so viewers may not start it."""
     spec = disk_digest(settings().project)
-    declared = declarations.sinks(spec).get(sink)
+    declared = read_declarations(spec).of_kind("sink").get(sink)
     if declared is None or not declared["location"].startswith("sql/sinks/"):
         raise HTTPException(404, "no sink of this name is declared in sql/sinks/")
     return JSONResponse({"text": _explained(sink, spec)})
@@ -300,27 +252,17 @@ def get_explanation(sink: Annotated[str, Query(max_length=120)]) -> JSONResponse
 
 @lru_cache(maxsize=100)
 def _explained(sink: str, spec: str) -> str:  # noqa: ARG001
-    with _limited(jvm_runs):
+    with limited(jvm_runs):
         return command_actions.explained(sink)
 
 
 @app.get("/api/preview", dependencies=[Depends(may_operate)])
 def get_preview(stream: Annotated[str, Query(max_length=120)]) -> JSONResponse:
     """The rows that a stream would write now; see `penstock streams preview`. They are data, and take a JVM."""
-    if stream not in declarations.streams(disk_digest(settings().project)):
+    if stream not in read_declarations(disk_digest(settings().project)).of_kind("stream"):
         raise HTTPException(404, "no stream of this name is declared")
-    with _limited(jvm_runs):
+    with limited(jvm_runs):
         return JSONResponse(asdict(command_actions.previewed(stream)))
-
-
-@contextmanager
-def _limited(semaphore: BoundedSemaphore) -> Iterator[None]:
-    if not semaphore.acquire(timeout=BUSY_TIMEOUT):
-        raise HTTPException(503, "other requests of this kind are in progress; try again")
-    try:
-        yield
-    finally:
-        semaphore.release()
 
 
 @app.post("/api/actions", dependencies=[Depends(may_operate), Depends(from_this_page)])
@@ -354,9 +296,9 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
     if action.verb == "replay":
         if action.kind != "sink":
             raise HTTPException(422, "only sinks are replayed here")
-        if action.name not in declarations.sinks(disk_digest(settings().project)):
+        if action.name not in read_declarations(disk_digest(settings().project)).of_kind("sink"):
             raise HTTPException(404, f"there is no sink named {action.name!r}")
-        with _limited(jvm_runs):
+        with limited(jvm_runs):
             control.record(actor, "replay", action.name, action.note)
             return JSONResponse(asdict(command_actions.replayed(action.name)))
     desired = _desired(control, action)

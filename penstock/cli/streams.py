@@ -320,7 +320,7 @@ def _plan_reset(stream: Stream, target: ResetTarget) -> tuple[ResetPlan, Callabl
 
 
 def _check_stopped(control: Control, name: str) -> None:
-    wanted, progress = control.desired().get(name), control.progress().get(name)
+    wanted, progress = control.desired().get(name), control.progress_of(name)
     lease = control.leases().get(name)
     held = lease is not None and lease.expires_at > control.now()
     if wanted == "on" or (held and progress is not None and progress.state != "stopped"):

@@ -275,7 +275,7 @@ def test_a_hidden_tab_sends_no_requests(visit: Visit) -> None:
     before = sum("/penstock/api/" in url for url in view.requests)
     view.page.wait_for_timeout(7_000)
     assert sum("/penstock/api/" in url for url in view.requests) == before
-    with view.page.expect_request("**/penstock/api/overview"):
+    with view.page.expect_request("**/penstock/api/everything"):
         root.evaluate(f"(_, hidden) => ({hide})(hidden)", False)
 
 

@@ -158,7 +158,7 @@ def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshot
         answer = route.fetch()
         route.fulfill(response=answer, json=answer.json() | {"runs": []})
 
-    view.page.route("**/penstock/api/overview", without_runs)
+    view.page.route("**/penstock/api/everything", without_runs)
     expect(view.frame.locator("#runs")).to_have_text(
         re.compile("There are no runs yet. Open a backfill in Airflow and trigger its DAG")
     )

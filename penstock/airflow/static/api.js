@@ -37,8 +37,8 @@ const call = async (path, { timeout = TIMEOUT_MS, ...options } = {}) => {
   throw new Failure(answer.status >= 500 ? "server" : "refused", detail);
 };
 
-export const overview = () => call("overview");
-export const history = () => call("history");
+export const overview = () => call("everything");
+export const history = () => call("history?all=1");
 export const streamHistory = (stream, span) => call(`history?${named({ stream, span })}`);
 export const catalog = () => call("catalog", { timeout: DECLARED_MS });
 const named = (values) => new URLSearchParams(values).toString();

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, bounded, insert_if_new, rows
@@ -126,13 +126,26 @@ class BackfillRepository(ControlDatabase):
         values = {**counts, "state": state, "why": why, "rate": 0.0, "remaining_ms": None, "ended_at": s.now_ms()}
         self._set(run, values)
 
-    def backfill_runs(self, limit: int = 50) -> list[BackfillRow]:
-        """The runs that reported last, in descending order of their start."""
+    def backfill_runs(self, limit: int = 50, offset: int = 0) -> list[BackfillRow]:
+        """The runs that reported last, after the first `offset` of them, in descending order of their start."""
         t = s.backfill_run
-        query = select(t).order_by(t.c.reported_at.desc(), t.c.run).limit(limit)
+        query = select(t).order_by(t.c.reported_at.desc(), t.c.run).limit(limit).offset(offset)
         with self.begin() as c:
             latest = rows(BackfillRow, c.execute(query).mappings())
         return sorted(latest, key=lambda row: row.started_at, reverse=True)
+
+    def backfill_run_count(self) -> int:
+        """The number of runs."""
+        with self.begin() as c:
+            return int(c.execute(select(func.count()).select_from(s.backfill_run)).scalar_one())
+
+    def last_backfill_runs(self) -> dict[str, BackfillRow]:
+        """The run of each backfill that started last, by the name of the backfill."""
+        t = s.backfill_run.c
+        last = select(t.name, func.max(t.started_at).label("started_at")).group_by(t.name).subquery().c
+        query = select(s.backfill_run).where(t.name == last.name, t.started_at == last.started_at).order_by(t.run)
+        with self.begin() as c:
+            return {row.name: row for row in rows(BackfillRow, c.execute(query).mappings())}
 
     def _set(self, run: str, values: dict[str, object]) -> None:
         t = s.backfill_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, delete, select, update
@@ -51,6 +51,19 @@ class FaultRepository(ControlDatabase):
             lasting = rows(FaultRow, c.execute(_ordered(f.ended_at.is_(None))).mappings())
             ended = select(s.fault).where(f.ended_at.is_not(None)).order_by(f.ended_at.desc()).limit(past)
             return [*lasting, *rows(FaultRow, c.execute(ended).mappings())]
+
+    def past_faults(self, kinds: Collection[str], name: str, limit: int = 50) -> list[FaultRow]:
+        """The last faults of something that have ended, the newest first.
+
+        Args:
+            kinds: What it may be, see `Fault`.
+            name: Its name.
+            limit: How many at most.
+        """
+        f = s.fault.c
+        query = select(s.fault).where(f.kind.in_(kinds), f.name == name, f.ended_at.is_not(None))
+        with self.begin() as c:
+            return rows(FaultRow, c.execute(query.order_by(f.ended_at.desc()).limit(limit)).mappings())
 
 
 def _ordered(condition: ColumnElement[bool]) -> Select[Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, func, insert, literal_column, select
+from sqlalchemy import Connection, Select, Table, case, delete, func, insert, literal_column, select
 from sqlalchemy.sql import ColumnElement
 
 from penstock.control import tables as s
@@ -20,41 +20,77 @@ HISTORY_FIGURES = (
     "rows_per_s", "batch_ms", "lag", "state_rows", "state_bytes", "rows_in", "rows_out", "late", "dead", "restarts",
 )  # fmt: skip
 FIGURES = (*HISTORY_FIGURES, "batch_age_ms", "watermark_age_ms")
+_COUNTED = ("late", "dead")
+_TOTALED = ("rows_per_s", "lag", "watermark_age_ms", "state_bytes", *_COUNTED)
 
 
 class HistoryRepository(ControlDatabase):
     """Rates, lags, times and sizes of streams in the past."""
 
-    def history(self, since_ms: int, name: str | None = None) -> list[Mapping[str, Any]]:
-        """Reports with `at` later than since_ms, oldest first."""
+    def history(self, since_ms: int, names: Collection[str] | None = None) -> list[Mapping[str, Any]]:
+        """Reports with `at` later than since_ms, oldest first, of some streams or of all."""
         query = select(s.history).where(s.history.c.at > since_ms).order_by(s.history.c.at)
-        if name is not None:
-            query = query.where(s.history.c.name == name)
+        if names is not None:
+            query = query.where(s.history.c.name.in_(names))
         with self.begin() as c:
             return [dict(row) for row in c.execute(query).mappings()]
 
-    def history_steps(self, name: str, since_ms: int, step_ms: int) -> list[Mapping[str, Any]]:
-        """The history of a stream in steps, oldest first; a step without a report is left out.
+    def history_steps(self, names: Collection[str], since_ms: int, step_ms: int) -> list[Mapping[str, Any]]:
+        """The history of streams in steps, oldest first; a step without a report is left out.
 
         Args:
-            name: Name of the stream.
+            names: Names of the streams.
             since_ms: Epoch milliseconds; of its step, all is taken.
             step_ms: Milliseconds of a step. Where only hours are left, steps are not shorter than these.
 
         Returns:
-            Rows with `at`, the beginning of the step, and `FIGURES`: the mean of `rows_per_s`, and the greatest value
-            of all others. Those that count (`rows_in`, `rows_out`, `late`, `dead`, `restarts`) so have their last one.
+            Rows with `name`, `at`, the beginning of the step, and `FIGURES`: the mean of `rows_per_s`, and the greatest
+            value of all others. Those that count (`rows_in`, `rows_out`, `late`, `dead`, `restarts`) so have their
+            last one.
         """
         since = since_ms // step_ms * step_ms
         with self.begin() as c:
             found = [
                 dict(row)
                 for table in (s.hourly_history, s.history)
-                for row in c.execute(_steps(table, step_ms).where(table.c.name == name, table.c.at >= since)).mappings()
+                for row in c.execute(
+                    _steps(table, step_ms).where(table.c.name.in_(names), table.c.at >= since)
+                ).mappings()
             ]
         # The step in which reports follow hours is in both.
-        by_step = {row["at"]: row for row in found}
-        return [by_step[at] for at in sorted(by_step)]
+        by_step = {(row["at"], row["name"]): row for row in found}
+        return [by_step[place] for place in sorted(by_step)]
+
+    def history_totals(self, since_ms: int, step_ms: int, delays: Mapping[str, int]) -> list[Mapping[str, Any]]:
+        """Totals of all streams in steps, oldest first; a step without a report is left out.
+
+        Args:
+            since_ms: Epoch milliseconds; of its step, all is taken.
+            step_ms: Milliseconds of a step.
+            delays: By stream, milliseconds that its watermark is behind by declaration, which is no age of it.
+
+        Returns:
+            Rows with `at`, the beginning of the step; the sums over streams of the mean `rows_per_s`, of the greatest
+            `lag` and `state_bytes`, and of how much `late` and `dead` rose; and the greatest `watermark_age_ms`. None
+            if it is unknown of all streams.
+        """
+        since, steps = since_ms // step_ms * step_ms, _steps(s.history, step_ms, _TOTALED, minima=_COUNTED)
+        one = steps.where(s.history.c.at >= since).subquery().c
+        before = [
+            func.lag(one[count]).over(partition_by=one.name, order_by=one.at).label(f"{count}_before")
+            for count in _COUNTED
+        ]
+        by_stream = select(*one, *before).subquery().c
+        delay = case(delays, value=by_stream.name, else_=0) if delays else literal_column("0")
+        totals = [func.sum(by_stream[name]).label(name) for name in ("rows_per_s", "lag", "state_bytes")]
+        totals.append(func.max(by_stream.watermark_age_ms - delay).label("watermark_age_ms"))
+        for count in _COUNTED:
+            rise = by_stream[count] - func.coalesce(by_stream[f"{count}_before"], by_stream[f"{count}_min"])
+            # A stream that was reset counts from 0.
+            totals.append(func.sum(case((rise > 0, rise), else_=0)).label(count))
+        query = select(by_stream.at, *totals).group_by(by_stream.at).order_by(by_stream.at)
+        with self.begin() as c:
+            return [{name: _number(value) for name, value in row.items()} for row in c.execute(query).mappings()]
 
     def counts(self, since_ms: int) -> dict[str, Mapping[str, int]]:
         """The smallest `late` and `dead` in the history after `since_ms`, of streams whose present counts are not 0."""
@@ -89,8 +125,14 @@ def fold_old_reports(c: Connection, names: Iterable[str], now: int) -> None:
     c.execute(delete(hourly).where(hourly.c.at < now - HOURLY_DAYS * DAY_MS))
 
 
-def _steps(table: Table, step_ms: int) -> Any:
+def _steps(table: Table, step_ms: int, figures: Sequence[str] = FIGURES, minima: Sequence[str] = ()) -> Select[Any]:
     at: ColumnElement[int] = table.c.at - table.c.at % literal_column(str(int(step_ms)))
-    figures = [func.avg(table.c.rows_per_s).label("rows_per_s")]
-    figures += [func.max(table.c[name]).label(name) for name in FIGURES if name != "rows_per_s"]
-    return select(table.c.name, at.label("at"), *figures).group_by(table.c.name, at)
+    columns = [(func.avg if name == "rows_per_s" else func.max)(table.c[name]).label(name) for name in figures] + [
+        func.min(table.c[name]).label(f"{name}_min") for name in minima
+    ]
+    return select(table.c.name, at.label("at"), *columns).group_by(table.c.name, at)
+
+
+def _number(value: Any) -> int | float | None:
+    """A sum: servers give those of integers as decimals."""
+    return value if value is None or isinstance(value, float) else int(value)

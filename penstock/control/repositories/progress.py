@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.control import tables as s
-from penstock.control.database import ControlDatabase, bounded, rows, upsert
+from penstock.control.database import ControlDatabase, bounded, first_row, rows, upsert
 from penstock.control.repositories.apps import LISTED
 from penstock.control.repositories.history import HISTORY_FIGURES, fold_old_reports
 from penstock.control.rows import ProgressRow, StreamProgress
@@ -49,6 +49,11 @@ class ProgressRepository(ControlDatabase):
             query = query.where(s.progress.c.app == app)
         with self.begin() as c:
             return {row.name: row for row in rows(ProgressRow, c.execute(query).mappings())}
+
+    def progress_of(self, name: str) -> ProgressRow | None:
+        """The last report of a stream; None if it has not started yet."""
+        with self.begin() as c:
+            return first_row(ProgressRow, c.execute(select(s.progress).where(s.progress.c.name == name)).mappings())
 
     def stream_progress(self) -> tuple[int, dict[str, StreamProgress]]:
         """The database's clock, and the progress of each declared stream."""

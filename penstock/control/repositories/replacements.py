@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, bounded, first_row, insert_if_new, rows
@@ -113,11 +113,16 @@ class ReplacementRepository(ControlDatabase):
         with self.begin() as c:
             return _row(c, (s.replacement.c.name == name) & s.replacement.c.state.in_(("cut", "confirmed")))
 
-    def replacements(self, limit: int = 50) -> list[ReplacementRow]:
-        """Replacements, newest first."""
-        query = select(s.replacement).order_by(s.replacement.c.requested_at.desc(), s.replacement.c.id).limit(limit)
+    def replacements(self, limit: int = 50, offset: int = 0) -> list[ReplacementRow]:
+        """Replacements after the first `offset` of them, newest first."""
+        query = select(s.replacement).order_by(s.replacement.c.requested_at.desc(), s.replacement.c.id)
         with self.begin() as c:
-            return rows(ReplacementRow, c.execute(query).mappings())
+            return rows(ReplacementRow, c.execute(query.limit(limit).offset(offset)).mappings())
+
+    def replacement_count(self) -> int:
+        """The number of replacements."""
+        with self.begin() as c:
+            return int(c.execute(select(func.count()).select_from(s.replacement)).scalar_one())
 
     def report_replacement(
         self, identity: str, *, why: str | None = None, figures: Mapping[str, Any] | None = None

@@ -1,8 +1,9 @@
-"""The past of streams for the charts of the page: the last hour of all, and of one stream up to 90 days."""
+"""The past of streams for the charts of the page: the last hour of some or in total, and of one up to 90 days."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from threading import Lock
 from typing import Any, Literal
 
 from penstock.control import Control
@@ -26,6 +27,8 @@ MARKS = 200
 _MAXIMUM = ("batch_ms", "batch_age_ms", "lag", "watermark_age_ms")
 _LAST = ("state_rows", "state_bytes")
 _RISE = ("late", "dead", "restarts")
+TOTALS = ("rows_per_s", "lag", "watermark_age_ms", "state_bytes", "late", "dead")
+_STEP_MS = HISTORY_MS // POINTS
 
 
 def stream_history(control: Control, name: str, app: str, span: Span) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def stream_history(control: Control, name: str, app: str, span: Span) -> dict[st
     now = control.now()
     length, step = SPANS[span]
     # One more, from which the counters of the first step rise.
-    rows = control.history_steps(name, now - length - step, step)
+    rows = control.history_steps([name], now - length - step, step)
     marks = control.actions_on((name, app), now - length, MARKS)
     return {
         **downsample(rows, now, length, length // step),
@@ -47,6 +50,51 @@ def stream_history(control: Control, name: str, app: str, span: Span) -> dict[st
             for a in marks
         ],
     }
+
+
+def hour_history(control: Control, names: Collection[str]) -> dict[str, Any]:
+    """The last hour of some streams; returns what `downsample` returns."""
+    now = control.now()
+    return downsample(control.history_steps(names, now - HISTORY_MS - _STEP_MS, _STEP_MS), now)
+
+
+class TotalsHistory:
+    """The last hour of all streams together. Steps that are over are kept, as to read them takes long."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._delays: Mapping[str, int] = {}
+        self._steps: dict[int, Mapping[str, Any]] = {}
+
+    def read(self, control: Control, delays: Mapping[str, int]) -> dict[str, Any]:
+        """The totals.
+
+        Args:
+            control: The control database.
+            delays: By stream, how far its watermark is behind by declaration, in ms.
+
+        Returns:
+            {"t": [epoch s], "step_ms": n, "totals": {series: [value or None]}}; the series are those of
+            `Control.history_totals`.
+        """
+        now = control.now()
+        first = now // _STEP_MS - POINTS + 1
+        with self._lock:
+            if delays != self._delays:
+                self._delays, self._steps = delays, {}
+            # A report may be committed after the end of its step.
+            since = max(first, max(self._steps, default=0) - 1)
+            # One more, from which the counters of the first step rise.
+            read = control.history_totals((since - 1) * _STEP_MS, _STEP_MS, delays)
+            new = {row["at"] // _STEP_MS: row for row in read}
+            self._steps = {step: row for step, row in self._steps.items() if first <= step < since}
+            self._steps |= {step: row for step, row in new.items() if step >= since}
+            steps = [self._steps.get(first + i, {}) for i in range(POINTS)]
+        return {
+            "t": [(first + i) * _STEP_MS // 1000 for i in range(POINTS)],
+            "step_ms": _STEP_MS,
+            "totals": {name: [step.get(name) for step in steps] for name in TOTALS},
+        }
 
 
 def downsample(

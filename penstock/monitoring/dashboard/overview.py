@@ -40,8 +40,8 @@ from penstock.monitoring.dashboard.states import (
 from penstock.monitoring.humanize import duration, host_name
 from penstock.supervision.released_code import is_up
 
-# Newest gaps of a stream that are shown.
-GAPS = 20
+# Newest gaps of a stream that are shown, and names in a message.
+GAPS, NAMED = 20, 10
 
 
 def overview(snap: Snapshot, limits: StateLimits) -> Overview:
@@ -288,12 +288,17 @@ def _freshness(snap: Snapshot, apps: list[AppView], streams: list[StreamView]) -
         youngest = min(s.reported_age_ms or 0 for s in old)
         message = f"No stream with desired state on has reported for {duration(youngest)}; the last metrics are shown."
         return ReportFreshness("all", message, newest, age, "These metrics are old", sorted(gone))
-    messages = [f"{a.name}: {a.why}." for a in down]
-    title = ", ".join(f"{'app' if n else 'App'} {a.name} is {a.state}" for n, a in enumerate(down))
+    messages = [f"{a.name}: {a.why}." for a in down[:NAMED]]
+    title = _listed([f"{'app' if n else 'App'} {a.name} is {a.state}" for n, a in enumerate(down)])
     if others:
-        names = ", ".join(f"{s.name} ({duration(s.reported_age_ms or 0)})" for s in others)
+        names = _listed([f"{s.name} ({duration(s.reported_age_ms or 0)})" for s in others])
         messages.append(f"Old metrics, with the time since the last report: {names}.")
     old_streams: Literal["no", "some", "all"] = "no" if not old else "all" if len(old) == len(expected) else "some"
     return ReportFreshness(
         old_streams, " ".join(messages), newest, age, title or ("Some metrics are old" if others else ""), sorted(gone)
     )
+
+
+def _listed(names: list[str]) -> str:
+    more = f", and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -41,10 +41,11 @@ def replacement_views(rows: Sequence[ReplacementRow], now: int) -> list[Replacem
     newest: dict[str, str] = {}
     for row in rows:
         newest.setdefault(row.name, row.id)
-    return [_view(row, now) for row in rows if row.state == "cut" or newest[row.name] == row.id]
+    return [replacement_view(row, now) for row in rows if row.state == "cut" or newest[row.name] == row.id]
 
 
-def _view(row: ReplacementRow, now: int) -> ReplacementView:
+def replacement_view(row: ReplacementRow, now: int) -> ReplacementView:
+    """A replacement as the page shows it. now: epoch ms."""
     figures, options = row.figures, row.options
     records, total = figures.get("records"), figures.get("total")
     done = min(1.0, records / total) if total and records is not None else None

@@ -54,8 +54,8 @@ class SharedResult(Generic[T]):
     def _is_old(self, current: Future[T]) -> bool:
         if not current.done():
             return False
-        kept = self._keep_failures or current.exception() is None
-        return not kept or self._clock() - self._ended_at >= self._keep
+        is_kept = self._keep_failures or current.exception() is None
+        return not is_kept or self._clock() - self._ended_at >= self._keep
 
     def _fill(self, current: Future[T]) -> None:
         try:

@@ -173,7 +173,7 @@ def test_a_driver_is_launched_with_what_only_airflow_has(platform: Platform) -> 
     hidden_from_others(p)
     # The API server reads the control database for the operator page.
     headers = {"Authorization": f"Bearer {p.airflow.token()}"}
-    page = httpx.get(f"{p.airflow.url}/penstock/api/overview", headers=headers, timeout=60).raise_for_status()
+    page = httpx.get(f"{p.airflow.url}/penstock/api/streams", headers=headers, timeout=60).raise_for_status()
     assert '"orders"' in page.text
 
     # Rotation: connections that are open stay, and the next driver logs in anew.

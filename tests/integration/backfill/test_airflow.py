@@ -155,7 +155,7 @@ def told(airflow: Airflow, run: str) -> list[str]:
 def rows(airflow: Airflow) -> dict[str, dict[str, Any]]:
     """The runs that the operator page shows, by run."""
     head = {"Authorization": f"Bearer {airflow.token()}"}
-    answer = httpx.get(f"{airflow.url}/penstock/api/overview", headers=head, timeout=60).raise_for_status()
+    answer = httpx.get(f"{airflow.url}/penstock/api/backfills", headers=head, timeout=60).raise_for_status()
     return {row["run"]: row for row in answer.json()["runs"]}
 
 

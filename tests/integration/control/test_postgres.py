@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
 from penstock.control import Actor, Control, schema, tables
 from penstock.control.repositories.captures import CaptureRow, Captures
@@ -47,5 +47,23 @@ def test_migrations_create_the_declared_tables(url: str) -> None:
     assert (row.skipped_until, row.dead_letter_rows, row.requested) == (5, {"rows": 1, "first": "k"}, "poll")
     assert [action["verb"] for action in control.actions()] == ["poll"]
     assert abs(row.reported_at - control.now()) < 60_000
+    with control.begin() as connection:
+        for n in range(2):
+            figures = dict.fromkeys(("rows_per_s", "lag", "state_bytes", "late", "dead", "watermark_age_ms"), n + 3)
+            connection.execute(
+                insert(tables.history).values(name="s", at=n, rows_in=0, rows_out=0, restarts=0, **figures)
+            )
+    assert control.history_totals(0, 1, {"s": 2}) == [
+        {
+            "at": n,
+            "rows_per_s": 3.0 + n,
+            "lag": n + 3,
+            "state_bytes": n + 3,
+            "watermark_age_ms": n + 1,
+            "late": n,
+            "dead": n,
+        }
+        for n in range(2)
+    ]
     for each in controls:
         each.engine.dispose()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 
 from penstock.control import Control, ProgressRow, tables
 from penstock.control.repositories.apps import DeclaredApps
 from penstock.control.repositories.history import DAY_MS, HOUR_MS, HOURLY_DAYS
+from penstock.monitoring.dashboard.history import TotalsHistory
 
 NAMES = ("s", "t")
 
@@ -46,10 +47,10 @@ def test_old_reports_become_hours_and_every_step_keeps_its_figures(control: Cont
     old = (now - 7 * DAY_MS) // HOUR_MS * HOUR_MS
     times = [old - 2 * HOUR_MS + n * 600_000 for n in range(24)]
     add(control, "s", times, rows_per_s=2.5, lag=7, batch_ms=None)
-    before = control.history_steps("s", times[0], HOUR_MS)
+    before = control.history_steps(["s"], times[0], HOUR_MS)
     report(control, "s")
     assert rows_of(control, tables.hourly_history) == 2
-    after = control.history_steps("s", times[0], HOUR_MS)
+    after = control.history_steps(["s"], times[0], HOUR_MS)
     assert after[:-1] == before
     assert [(row["late"], row["lag"], row["batch_ms"]) for row in before] == [
         (5, 7, None), (11, 7, None), (17, 7, None), (23, 7, None)
@@ -57,17 +58,17 @@ def test_old_reports_become_hours_and_every_step_keeps_its_figures(control: Cont
     assert all(math.isclose(row["rows_per_s"], 2.5) for row in before)
     # Again: an hour that has been folded stays as it is.
     report(control, "s")
-    assert control.history_steps("s", times[0], HOUR_MS)[:-1] == before
+    assert control.history_steps(["s"], times[0], HOUR_MS)[:-1] == before
 
 
 def test_a_stream_that_is_not_reported_keeps_its_reports_for_a_day_more(control: Control) -> None:
     now = control.now()
     add(control, "t", [now - 8 * DAY_MS - 2 * HOUR_MS, now - 8 * DAY_MS + 2 * HOUR_MS, now])
     report(control, "s")
-    assert len(control.history(0, "t")) == 2
+    assert len(control.history(0, ["t"])) == 2
     report(control, "t")
-    assert len(control.history(0, "t")) == 2, "one, and the new one"
-    assert next(row["late"] for row in control.history_steps("t", 0, HOUR_MS)) == 1
+    assert len(control.history(0, ["t"])) == 2, "one, and the new one"
+    assert next(row["late"] for row in control.history_steps(["t"], 0, HOUR_MS)) == 1
 
 
 def test_hours_are_deleted_in_the_end(control: Control) -> None:
@@ -83,11 +84,55 @@ def test_hours_are_deleted_in_the_end(control: Control) -> None:
     assert rows_of(control, tables.hourly_history) == 2
 
 
+def test_totals_are_sums_over_streams_whose_counters_rise_between_reports(control: Control) -> None:
+    for at, late in ((0, 5), (7, 6), (31, 9), (65, 0), (69, 2)):
+        add(control, "s", [at], rows_per_s=float(at), lag=at, watermark_age_ms=at, state_bytes=10)
+        with control.begin() as c:
+            c.execute(update(tables.history).where(tables.history.c.at == at).values(late=late))
+    add(control, "t", [2, 8, 66], rows_per_s=2.0, lag=None, watermark_age_ms=60, state_bytes=1)
+    assert control.history_totals(12, 10, {"t": 50, "nobody": 9}) == [
+        {"at": 30, "rows_per_s": 31.0, "lag": 31, "state_bytes": 10, "watermark_age_ms": 31, "late": 0, "dead": 0},
+        {"at": 60, "rows_per_s": 69.0, "lag": 69, "state_bytes": 11, "watermark_age_ms": 69, "late": 0, "dead": 0},
+    ]
+    first, second, third = control.history_totals(9, 10, {})
+    assert [row["late"] for row in (first, second, third)] == [1 + 1, 3, 0 + 1]
+    assert [row["at"] for row in (first, second, third)] == [0, 30, 60]
+    assert third["watermark_age_ms"] == 69
+    assert first["watermark_age_ms"] == 60
+
+
+def test_totals_that_were_read_are_not_read_again(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = control.now() // 30_000 * 30_000
+    monkeypatch.setattr(control, "now", lambda: now)
+    times = [now - n * 15_000 for n in range(200, 0, -1)]
+    add(control, "s", times, rows_per_s=1.0, lag=3)
+    totals = TotalsHistory()
+    before = totals.read(control, {})
+    asked: list[int] = []
+    real = control.history_totals
+
+    def counted(since: int, step: int, delays: Mapping[str, int]) -> list[Mapping[str, Any]]:
+        asked.append(since)
+        return real(since, step, delays)
+
+    monkeypatch.setattr(control, "history_totals", counted)
+    now += 60_000
+    add(control, "s", [now - 45_000, now - 15_000], rows_per_s=5.0, lag=8)
+    later = totals.read(control, {})
+    assert [now - since for since in asked] == [150_000]
+    assert later["t"][:-2] == before["t"][2:]
+    assert later["totals"]["lag"][:-3] == before["totals"]["lag"][2:-1]
+    assert later["totals"]["rows_per_s"][-4:] == [1.0, 5.0, 5.0, None]
+    assert later == TotalsHistory().read(control, {})
+    totals.read(control, {"s": 1_000})
+    assert len(asked) == 3, "other delays, other totals"
+
+
 def test_steps_are_as_long_as_asked(control: Control) -> None:
     now = control.now() // 60_000 * 60_000
     add(control, "s", [now - n * 15_000 for n in range(40, 0, -1)], rows_per_s=4.0)
     add(control, "t", [now - 15_000])
-    steps = control.history_steps("s", now - 300_000, 60_000)
+    steps = control.history_steps(["s"], now - 300_000, 60_000)
     assert [(row["at"] - now) // 60_000 for row in steps] == [-5, -4, -3, -2, -1]
     assert [row["late"] for row in steps] == [23, 27, 31, 35, 39]
     assert all(math.isclose(row["rows_per_s"], 4.0) for row in steps)

@@ -1,0 +1,116 @@
+"""The views of the operator page: pages and searches of the present moment, and the past for charts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi.responses import JSONResponse
+
+from penstock.airflow.page_shared import Name, PageLook, PageNumber, SearchText, ShortName, page_data
+from penstock.control import connect
+from penstock.monitoring.dashboard.answers import parts, streams
+from penstock.monitoring.dashboard.answers.paging import PAGE
+from penstock.monitoring.dashboard.answers.summary import summary
+from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
+from penstock.monitoring.dashboard.history import (
+    HISTORY_MS,
+    Span,
+    TotalsHistory,
+    downsample,
+    hour_history,
+    stream_history,
+)
+from penstock.monitoring.dashboard.replacements import REPLACEMENT_REMEDIES, REPLACEMENT_STATES
+from penstock.monitoring.dashboard.states import REMEDIES, STATES, State
+
+router = APIRouter()
+totals_history = TotalsHistory()
+
+TEXTS: Mapping[str, Mapping[Any, str]] = {
+    "states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES,
+    "replacement_states": REPLACEMENT_STATES, "replacement_remedies": REPLACEMENT_REMEDIES,
+}  # fmt: skip
+
+
+@router.get("/api/texts")
+def get_texts() -> JSONResponse:
+    """What states mean, and what to do in each."""
+    return JSONResponse(TEXTS)
+
+
+@router.get("/api/overview")
+def get_overview(look: PageLook) -> Response:
+    """What needs a person, and totals; see penstock.monitoring.dashboard.answers.summary."""
+    return look.answer(summary(look.data))
+
+
+@router.get("/api/everything")
+def get_everything(look: PageLook) -> Response:
+    """Every app with its streams, and all else at once."""
+    actions = [{**action, "age_ms": max(0, look.data.now - action["at"])} for action in connect().actions()]
+    return look.answer({**vars(look.data.view), "actions": actions, **TEXTS})
+
+
+@router.get("/api/streams")
+def get_streams(
+    look: PageLook, q: SearchText = "", app: Name = "", state: State | None = None, page: PageNumber = 1
+) -> Response:
+    """A page of streams; see penstock.monitoring.dashboard.answers.streams."""
+    return look.answer(streams.stream_list(look.data, q, app, state or "", page))
+
+
+@router.get("/api/streams/{name}")
+def get_stream(look: PageLook, name: str) -> Response:
+    """Everything about a stream."""
+    details = streams.stream_details(look.data, connect(), name)
+    if details is None:
+        raise HTTPException(404, "there is no such stream")
+    return look.answer(details)
+
+
+@router.get("/api/captures")
+def get_captures(look: PageLook, q: SearchText = "", page: PageNumber = 1) -> Response:
+    """A page of captures."""
+    return look.answer(parts.capture_list(look.data, q, page))
+
+
+@router.get("/api/sinks")
+def get_sinks(look: PageLook, q: SearchText = "", page: PageNumber = 1) -> Response:
+    """A page of sinks."""
+    return look.answer(parts.sink_list(look.data, q, page))
+
+
+@router.get("/api/backfills")
+def get_backfills(look: PageLook, page: PageNumber = 1) -> Response:
+    """A page of runs of backfills."""
+    return look.answer(parts.backfill_list(look.data, connect(), page))
+
+
+@router.get("/api/replacements")
+def get_replacements(look: PageLook, page: PageNumber = 1) -> Response:
+    """A page of replacements."""
+    return look.answer(parts.replacement_list(look.data, connect(), page))
+
+
+@router.get("/api/history")
+def get_history(
+    names: Annotated[list[ShortName], Query(max_length=PAGE, default_factory=list)],
+    stream: Name = "",
+    span: Span = "1h",
+    all: bool = False,  # noqa: A002
+) -> JSONResponse:
+    """A span of one stream, or the last hour of some, or of all together; see penstock.monitoring.dashboard.history."""
+    control = connect()
+    if stream:
+        app = control.app_of(stream)
+        if app is None:
+            raise HTTPException(404, "there is no such stream")
+        return JSONResponse(stream_history(control, stream, app, span))
+    if names:
+        return JSONResponse(hour_history(control, names))
+    if all:
+        now = control.now()
+        return JSONResponse(downsample(control.history(now - HISTORY_MS), now))
+    return JSONResponse(totals_history.read(control, page_data.read().delays))

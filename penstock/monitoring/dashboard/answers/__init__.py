@@ -1,0 +1,1 @@
+"""What the views of the operator page are answered, as objects for JSON."""

@@ -1,0 +1,105 @@
+"""Streams by app, and one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.control import Control, Fault, FaultRow
+from penstock.monitoring.dashboard.answers.paging import search
+from penstock.monitoring.dashboard.answers.summary import by_state, fault_row
+from penstock.monitoring.dashboard.faults import fault_views
+from penstock.monitoring.dashboard.model import AppView, StreamView
+from penstock.monitoring.dashboard.page_data import PageData
+from penstock.monitoring.dashboard.replacements import replacement_view
+
+# Of what has a new version beside the running one.
+REPLACEABLE = ("stream", "sink")
+# Left to the view of one stream.
+DETAILS = ("gaps", "expectations", "topics")
+# Characters of an error in a list.
+ERROR = 500
+PAST_FAULTS = 50
+
+
+def stream_list(data: PageData, q: str, app: str, state: str, page: int) -> dict[str, Any]:
+    """A page of streams.
+
+    Args:
+        data: The present moment.
+        q: A part of a name, app, state or reason.
+        app: Only streams of this app; empty for all.
+        state: Only streams in this state; empty for all.
+        page: Counted from 1.
+    """
+    streams = [stream for stream in data.streams.values() if app in ("", stream.app)]
+    chosen = [stream for stream in streams if state in ("", stream.state)]
+    result = search(chosen, q, page, lambda s: (s.name, s.app, s.state, s.why, s.error))
+    by_app: dict[str, list[Mapping[str, Any]]] = {}
+    for stream in result.rows:
+        by_app.setdefault(stream.app, []).append(_row(data, stream))
+    return {
+        **vars(result.pages),
+        "total": len(data.streams),
+        "by_state": by_state(streams),
+        "app_names": [one.name for one in data.view.apps],
+        "apps": [
+            {**_app(one), "streams": by_app[one.name], "streams_total": len(one.streams)}
+            for one in data.view.apps
+            if one.name in by_app
+        ],
+    }
+
+
+def stream_details(data: PageData, control: Control, name: str) -> dict[str, Any] | None:
+    """Everything about a stream; None if there is none of this name."""
+    stream = data.streams.get(name)
+    if stream is None:
+        return None
+    [app] = [one for one in data.view.apps if one.name == stream.app]
+    declared = data.rows.get(name)
+    node = (declared["kind"], name) if declared else ("", name)
+    flow = data.declarations.flow if data.declarations else None
+    replacement = control.replacement_of(name)
+    return {
+        "app": _app(app),
+        "stream": {**vars(stream), **_declared_figures(data, name)},
+        "declared": declared,
+        "reads_from": [one._asdict() for one in flow.reads_from(node)] if flow else [],
+        "read_by": [one._asdict() for one in flow.read_by(node)] if flow else [],
+        "replacement": replacement and replacement_view(replacement, data.now),
+        "faults": _faults(data, control, stream),
+    }
+
+
+def _app(app: AppView) -> dict[str, Any]:
+    return {name: value for name, value in vars(app).items() if name != "streams"}
+
+
+def _row(data: PageData, stream: StreamView) -> dict[str, Any]:
+    row = {name: value for name, value in vars(stream).items() if name not in DETAILS}
+    topics = [{"name": topic.name, "lag": topic.lag, "partitions": topic.partitions} for topic in stream.topics]
+    error = stream.error if stream.error is None or len(stream.error) <= ERROR else f"{stream.error[:ERROR]}…"
+    return {**row, **_declared_figures(data, stream.name), "topics": topics, "error": error}
+
+
+def _declared_figures(data: PageData, name: str) -> dict[str, Any]:
+    declared = data.rows.get(name)
+    return {
+        "behind_ms": data.delays.get(name, 0),
+        "replaceable": declared is not None and declared["kind"] in REPLACEABLE,
+    }
+
+
+def _faults(data: PageData, control: Control, stream: StreamView) -> list[dict[str, Any]]:
+    """Of a stream and of its app, those of this moment first."""
+
+    def is_of_it(fault: Fault) -> bool:
+        return (fault.kind == "app" and fault.name == stream.app) or (
+            fault.kind not in ("app", "backfill") and fault.name == stream.name
+        )
+
+    kinds = ("stream", "capture", "sink", "replacement")
+    rows: list[FaultRow] = control.past_faults(kinds, stream.name, PAST_FAULTS)
+    _, past = fault_views([], rows, data.now)
+    return [fault_row(data, fault) for fault in [*filter(is_of_it, data.view.faults), *past]]
