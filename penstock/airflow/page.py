@@ -24,18 +24,18 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from penstock.airflow import page_releases, page_views
+from penstock.airflow import page_letters, page_releases, page_views
 from penstock.airflow.connections import resolve_in_airflow
 from penstock.airflow.page_requests import Action, action_of
-from penstock.airflow.page_shared import code_reads, disk_hash, jvm_runs, letter_reads, limited, page_data, searches
+from penstock.airflow.page_shared import code_reads, disk_hash, jvm_runs, limited, page_data, searches
 from penstock.airflow.permissions import from_this_page, may_operate, may_view
 from penstock.control import Actor, Control, Desired, connect
 from penstock.control.repositories.captures import Captures
-from penstock.errors import BrokerError, CommandError, ControlError, DeclarationError, ReleaseRefused, SettingError
+from penstock.errors import CommandError, ControlError, DeclarationError, ReleaseRefused, SettingError
 from penstock.host import log_files
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
-from penstock.monitoring.dashboard import command_actions, dead_letters, releases
+from penstock.monitoring.dashboard import command_actions, releases
 from penstock.monitoring.dashboard.declarations import read_catalog, read_declarations
 from penstock.monitoring.dashboard.panels import PanelCounts, read_cards
 from penstock.settings import settings
@@ -63,6 +63,7 @@ panel_counts = PanelCounts(connect)
 app = FastAPI(title="Penstock", dependencies=[Depends(may_view)], docs_url=None, redoc_url=None, openapi_url=None)
 app.include_router(page_releases.router)
 app.include_router(page_views.router)
+app.include_router(page_letters.router)
 
 
 def own_host(header: str) -> bool:
@@ -176,22 +177,6 @@ def _panel(name: str) -> dict[str, Any]:
     return panel
 
 
-@app.get("/api/letters", dependencies=[Depends(may_operate)])
-def get_letters(stream: Annotated[str, Query(max_length=120)], kind: dead_letters.Kind) -> JSONResponse:
-    """A stream's dead letters, newest first. They are data, which not every viewer may see."""
-    row = connect().progress_of(stream)
-    if row is None:
-        raise HTTPException(404, "there is no such stream, or it has not started yet")
-    topics = dead_letters.topics(kind, stream, row.topics, (row.store or {}).get("dead_letter_topics", ()))
-    with limited(letter_reads):
-        try:
-            letters = dead_letters.read_newest(settings().bootstrap, stream, topics)
-        except BrokerError as e:
-            log.error("%s", e)
-            raise HTTPException(503, "The broker does not answer.") from None
-    return JSONResponse({"letters": [asdict(letter) for letter in letters]})
-
-
 @app.get("/api/log", dependencies=[Depends(may_operate)])
 def get_log(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
     """The last lines of the log of an app's driver, which may quote records: not for every viewer."""
@@ -276,8 +261,8 @@ async def act(action: Annotated[Action, Depends(action_of)], user: GetUserDep) -
 
 def _desired(control: Control, action: Action) -> dict[str, Desired]:
     """The desired state of the streams of an app, or of all; 404 if the name does not exist."""
-    if action.kind in ("capture", "sink"):
-        raise HTTPException(422, f"a {action.kind} is started and stopped as a stream")
+    if action.kind not in ("stream", "app"):
+        raise HTTPException(422, "only streams and apps are started and stopped")
     desired = control.desired(action.name if action.kind == "app" else None)
     exists = bool(desired) if action.kind == "app" else action.name in desired
     if not exists:
@@ -287,6 +272,8 @@ def _desired(control: Control, action: Action) -> dict[str, Desired]:
 
 def _act(action: Action, actor: Actor) -> JSONResponse:
     control = connect()
+    if action.places and action.verb != "replay":
+        raise HTTPException(422, "places are for replays only")
     if action.verb in ("poll", "reconcile", "snapshot", "continue"):
         if action.kind != "capture":
             raise HTTPException(422, f"{action.verb} is for captures only")
@@ -294,13 +281,7 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
             raise HTTPException(404, f"there is no capture named {action.name!r}")
         return JSONResponse({"request": Captures(control).ask(action.name, action.verb, actor, action.note)})
     if action.verb == "replay":
-        if action.kind != "sink":
-            raise HTTPException(422, "only sinks are replayed here")
-        if action.name not in read_declarations(disk_digest(settings().project)).of_kind("sink"):
-            raise HTTPException(404, f"there is no sink named {action.name!r}")
-        with limited(jvm_runs):
-            control.record(actor, "replay", action.name, action.note)
-            return JSONResponse(asdict(command_actions.replayed(action.name)))
+        return page_letters.replay(control, action, actor)
     desired = _desired(control, action)
     want: Literal["on", "off"] = "on" if action.verb == "start" else "off"
     names = [action.name] if action.kind == "stream" else list(desired)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,14 +14,20 @@ BODY_TIMEOUT, BODY_LIMIT = 10.0, 16 * 1024
 
 
 class Action(BaseModel):
-    """An action of an operator; `note` is recorded with it."""
+    """An action of an operator; `note` is recorded with it.
+
+    Attributes:
+        name: Of a stream, app, capture or sink, or of a topic of dead letters.
+        places: Of the records of dead letters that are replayed, PARTITION:OFFSET.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     verb: Literal["start", "stop", "poll", "reconcile", "snapshot", "continue", "replay"]
-    kind: Literal["stream", "app", "capture", "sink"]
-    name: str = Field(max_length=120)
+    kind: Literal["stream", "app", "capture", "sink", "letters"]
+    name: str = Field(max_length=249)
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
+    places: list[Annotated[str, Field(pattern=r"^[0-9]{1,9}:[0-9]{1,18}$")]] = Field(default=[], max_length=100)
 
 
 class ReleaseAction(BaseModel):

@@ -17,7 +17,7 @@ from pydantic import StringConstraints
 
 from penstock.airflow.permissions import has_permission, may_operate, may_release
 from penstock.control import connect
-from penstock.monitoring.dashboard.declarations import KnownDeclarations
+from penstock.monitoring.dashboard.declarations import Declarations, KnownDeclarations, read_declarations
 from penstock.monitoring.dashboard.page_data import PageData, read_page_data
 from penstock.monitoring.dashboard.shared_result import SharedResult
 from penstock.monitoring.dashboard.states import StateLimits
@@ -76,6 +76,11 @@ PageLook = Annotated[Look, Depends(look)]
 def disk_hash() -> str:
     """The hash of the files on disk, at most HASH_EVERY seconds old."""
     return _read_disk_hash(time.monotonic() // HASH_EVERY)
+
+
+def read_project() -> Declarations:
+    """What is declared on the disk at this moment; DeclarationError if it cannot be read."""
+    return read_declarations(disk_digest(settings().project))
 
 
 @lru_cache(maxsize=1)

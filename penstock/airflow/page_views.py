@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from fastapi.responses import JSONResponse
 
-from penstock.airflow.page_shared import Name, PageLook, PageNumber, SearchText, ShortName, page_data
+from penstock.airflow.page_shared import (
+    Name,
+    PageLook,
+    PageNumber,
+    SearchText,
+    ShortName,
+    code_reads,
+    limited,
+    page_data,
+    read_project,
+)
+from penstock.airflow.permissions import may_operate
 from penstock.control import connect
-from penstock.monitoring.dashboard.answers import parts, streams
+from penstock.monitoring.dashboard.answers import archives_views, parts, streams
+from penstock.monitoring.dashboard.answers.activity import activity
 from penstock.monitoring.dashboard.answers.paging import PAGE
 from penstock.monitoring.dashboard.answers.summary import summary
 from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
+from penstock.monitoring.dashboard.declared_source import read_source
 from penstock.monitoring.dashboard.history import (
     HISTORY_MS,
     Span,
@@ -24,6 +38,7 @@ from penstock.monitoring.dashboard.history import (
 )
 from penstock.monitoring.dashboard.replacements import REPLACEMENT_REMEDIES, REPLACEMENT_STATES
 from penstock.monitoring.dashboard.states import REMEDIES, STATES, State
+from penstock.settings import settings
 
 router = APIRouter()
 totals_history = TotalsHistory()
@@ -70,6 +85,19 @@ def get_stream(look: PageLook, name: str) -> Response:
     return look.answer(details)
 
 
+@router.get("/api/streams/{name}/source", dependencies=[Depends(may_operate)])
+def get_source(name: str) -> JSONResponse:
+    """The text that declares a stream, capture or sink. That is code, which not every viewer may see."""
+    with limited(code_reads):
+        declared = read_project().rows.get(name.partition("@")[0])
+        if declared is None:
+            raise HTTPException(404, "nothing of this name is declared")
+        source = read_source(settings().project, declared["location"])
+    if source is None:
+        raise HTTPException(404, "its file is outside the project, or cannot be read")
+    return JSONResponse(asdict(source))
+
+
 @router.get("/api/captures")
 def get_captures(look: PageLook, q: SearchText = "", page: PageNumber = 1) -> Response:
     """A page of captures."""
@@ -92,6 +120,30 @@ def get_backfills(look: PageLook, page: PageNumber = 1) -> Response:
 def get_replacements(look: PageLook, page: PageNumber = 1) -> Response:
     """A page of replacements."""
     return look.answer(parts.replacement_list(look.data, connect(), page))
+
+
+@router.get("/api/archives")
+def get_archives(look: PageLook) -> Response:
+    """Declared archives."""
+    return look.answer(archives_views.archive_list(look.data, connect()))
+
+
+@router.get("/api/views")
+def get_views(look: PageLook) -> Response:
+    """Declared views by instance, and panels."""
+    return look.answer(archives_views.view_list(look.data))
+
+
+@router.get("/api/activity")
+def get_activity(
+    look: PageLook,
+    q: SearchText = "",
+    actor: Annotated[str, Query(max_length=200)] = "",
+    verb: Annotated[str, Query(max_length=20)] = "",
+    before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
+) -> Response:
+    """Who did what, newest first."""
+    return look.answer(activity(look.data, connect(), q, actor, verb, before))
 
 
 @router.get("/api/history")

@@ -101,6 +101,15 @@ def test_only_json_is_accepted(olga: httpx.Client, control: Control) -> None:
         ({**STOP, "note": "x" * 501}, 422),
         ({**STOP, "more": 1}, 422),
         ({"verb": "stop"}, 422),
+        ({**STOP, "places": ["0:1"]}, 422),
+        ({**STOP, "kind": "letters"}, 422),
+        ({"verb": "replay", "kind": "stream", "name": "bundles"}, 422),
+        ({"verb": "replay", "kind": "letters", "name": "bundles-in-dead-letter"}, 422),
+        ({"verb": "replay", "kind": "letters", "name": "bundles-in-dead-letter", "places": ["0:1"] * 101}, 422),
+        ({"verb": "replay", "kind": "letters", "name": "bundles-in-dead-letter", "places": ["0:1; rm"]}, 422),
+        ({"verb": "replay", "kind": "letters", "name": "--help", "places": ["0:1"]}, 404),
+        ({"verb": "replay", "kind": "letters", "name": "nothing-dead-letter", "places": ["0:1"]}, 404),
+        ({"verb": "replay", "kind": "sink", "name": "nothing", "places": ["0:1"]}, 404),
     ],
 )
 def test_invalid_actions_are_refused(olga: httpx.Client, control: Control, body: dict[str, Any], status: int) -> None:
@@ -374,8 +383,11 @@ def test_a_drivers_log_is_read_from_its_end_and_from_the_folder_of_logs_only(
 
 
 def test_records_and_logs_are_not_for_every_viewer(vera: httpx.Client) -> None:
-    paths = ("letters?stream=bundles&kind=dead", "log?app=metrics", "changes?app=metrics&before=0")
-    assert [vera.get(f"/penstock/api/{path}").status_code for path in paths] == [403, 403, 403]
+    paths = (
+        "letters?stream=bundles&kind=dead", "log?app=metrics", "changes?app=metrics&before=0", "dead-letters/reasons",
+        "streams/order-minutes/source",
+    )  # fmt: skip
+    assert [vera.get(f"/penstock/api/{path}").status_code for path in paths] == [403] * 5
 
 
 def test_both_hashes_of_running_code_and_code_on_disk_are_returned(vera: httpx.Client) -> None:

@@ -23,9 +23,10 @@ pytestmark = pytest.mark.browser
 TRIES = tries(300)
 READ = [
     "", "static/x/page.js", "api/texts", "api/overview", "api/everything", "api/streams", "api/streams/bundles",
-    "api/captures", "api/sinks", "api/backfills", "api/replacements", "api/history", "api/letters", "api/log",
-    "api/releases", "api/changes", "api/changed", "api/catalog", "api/differences", "api/explain", "api/preview",
-    "api/panels/fleet", "api/panels/fleet/cards",
+    "api/streams/order-minutes/source", "api/captures", "api/sinks", "api/backfills", "api/replacements",
+    "api/archives", "api/views", "api/activity", "api/history", "api/dead-letters", "api/dead-letters/reasons",
+    "api/letters", "api/log", "api/releases", "api/changes", "api/changed", "api/catalog", "api/differences",
+    "api/explain", "api/preview", "api/panels/fleet", "api/panels/fleet/cards",
 ]  # fmt: skip
 ACT, RELEASE, REPLACEMENT = "api/actions", "api/releases", "api/replacements"
 WAYS = {("get", path) for path in READ} | {("post", path) for path in (ACT, RELEASE, REPLACEMENT)}
@@ -36,6 +37,9 @@ QUERIES: dict[str, dict[str, Any]] = {
     "api/sinks": {"q": "shop", "page": 1},
     "api/backfills": {"page": 1},
     "api/replacements": {"page": 1},
+    "api/activity": {"q": "l", "actor": "olga", "verb": "stop", "before": 10**9},
+    "api/dead-letters": {"q": "q", "page": 1},
+    "api/dead-letters/reasons": {"stream": "bundles"},
     "api/history": {"stream": "", "span": "6h", "names": "bundles"},
     "api/letters": {"stream": "bundles", "kind": "dead"},
     "api/log": {"app": "metrics"},
@@ -49,15 +53,16 @@ QUERIES: dict[str, dict[str, Any]] = {
 # What QUERIES names there does not exist, as to answer would take a JVM, or a replacement.
 ABSENT = {"api/differences", "api/preview"}
 METHODS = ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "GET", "POST"]
-ACTIONS = [
+ACTIONS: list[dict[str, Any]] = [
     {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"},
     {"verb": "poll", "kind": "capture", "name": "tests", "note": "tried"},
+    {"verb": "replay", "kind": "letters", "name": "nothing-dead-letter", "places": ["0:1"], "note": "tried"},
     {"app": "nobody", "to": "1", "note": "tried"},
     {"verb": "cut", "replacement": "0" * 32, "note": "tried"},
 ]
 WORDS: list[Any] = [
     "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay", "cut", "cancel",
-    "confirm", "back", "stream", "app", "capture", "sink", "dead", "late",
+    "confirm", "back", "stream", "app", "capture", "sink", "dead", "late", "letters", ["0:1"],
     "bundles", "metrics", "", " ", "x" * 121, "x" * 100_000, "\0", "\n",
     "\ud800", "é", "日本", "'; DROP TABLE stream; --", "<script>", "%00", "../../..", None, True, 0, -1, 10**30, 1.5,
     float("nan"), [], ["stop"], {}, {"verb": "stop"}, [[[[[[]]]]]],
@@ -138,8 +143,10 @@ def headers(chance: random.Random, url: str) -> list[tuple[bytes, bytes]]:
 
 def test_every_route_of_the_page_is_tested() -> None:
     folder = PROJECT / "penstock" / "airflow"
-    source = "".join((folder / name).read_text() for name in ("page.py", "page_releases.py", "page_views.py"))
-    assert source.count("include_router") == 2
+    source = "".join(
+        (folder / name).read_text() for name in ("page.py", "page_releases.py", "page_views.py", "page_letters.py")
+    )
+    assert source.count("include_router") == 3
     ways = re.findall(r'@(?:app|router)\.(?!middleware|exception_handler)(\w+)\(\s*"/([^"]*)"', source)
     assert len(ways) == len(re.findall(r"@(?:app|router)\.(?!middleware|exception_handler)", source))
     for method, path in ways:
@@ -163,6 +170,9 @@ def test_no_request_causes_an_internal_error(
     for path in READ:
         answer = olga.get(f"/penstock/{path}", params=QUERIES.get(path), timeout=120)
         assert answer.status_code == (404 if path in ABSENT else 200), (path, answer.text)
+    for action in ACTIONS[:2]:
+        answer = olga.post(f"/penstock/{ACT}", json=action, headers={"Origin": server.url})
+        assert answer.status_code == 200, (action, answer.text)
     chance = random.Random(20261128)
     faults: dict[str, str] = {}
     met: set[int] = set()

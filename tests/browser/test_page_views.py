@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import httpx
 import pytest
+from confluent_kafka import Producer
 
+from penstock.control import Control
+from penstock.devstack.servers.kafka import Broker
+from penstock.kafka.admin import ensure_topics
+from penstock.streams import Topic
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.browser
@@ -23,6 +30,10 @@ VIEWS = {
     "streams/summaries": {"app", "stream", "declared", "reads_from", "read_by", "replacement", "faults"},
     "captures": {"captures", "page", "pages", "matching", "total"},
     "sinks": {"sinks", "page", "pages", "matching", "total"},
+    "archives": {"archives", "archives_total"},
+    "views": {"views", "panels"},
+    "activity": {"actions", "more", "actors", "verbs"},
+    "dead-letters": {"streams", "page", "pages", "matching", "total"},
     "backfills": {"runs", "declared", "page", "pages", "matching", "total"},
     "replacements": {"replacements", "page", "pages", "matching", "total"},
 }  # fmt: skip
@@ -68,3 +79,77 @@ def test_sinks_that_are_declared_and_do_not_run_are_shown_once_that_is_known(ver
     sinks = {one["name"]: one for one in vera.get("/penstock/api/sinks").json()["sinks"]}
     assert {name for name, one in sinks.items() if one["health"] != "unknown"} == {"shop-points", "shop-search"}
     assert any(one["stated"] for one in sinks.values())
+
+
+def test_the_source_of_a_stream_is_read_from_its_file(olga: httpx.Client) -> None:
+    python = olga.get("/penstock/api/streams/order-minutes/source", timeout=60).json()
+    assert (python["language"], python["location"].partition(":")[0]) == ("python", "jobs/shop/orders.py")
+    assert python["text"].startswith("def minutes(orders: DataFrame")
+    assert python["text"].rstrip().endswith("),")
+    assert "order-points" not in python["text"]
+    sql = olga.get("/penstock/api/streams/shop-points/source", timeout=60).json()
+    assert (sql["language"], sql["first_line"], "SELECT" in sql["text"]) == ("sql", 1, True)
+    assert olga.get("/penstock/api/streams/nobody/source", timeout=60).status_code == 404
+
+
+def test_the_log_of_actions_is_searched(vera: httpx.Client) -> None:
+    found = vera.get("/penstock/api/activity", params={"q": "ALERT rules", "actor": "tomas"}).json()
+    assert [(a["verb"], a["target"], a["source"]) for a in found["actions"]] == [("stop", "session-alerts", "page")]
+    assert {"olga", "tomas", "supervisor"} <= set(found["actors"])
+    assert {"stop", "release", "launch"} <= set(found["verbs"])
+    assert not any("supervise/" in actor for actor in found["actors"])
+    last = found["actions"][0]["id"]
+    assert vera.get("/penstock/api/activity", params={"actor": "tomas", "before": last}).json()["actions"] == []
+
+
+def send_letters(bootstrap: str, topic: str, stream: str, reasons: Sequence[str]) -> None:
+    """Dead letters of records of `orders`, whose offsets are the numbers of the reasons."""
+    ensure_topics([Topic(topic, partitions=1), Topic("orders", partitions=1)], bootstrap)
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for n, reason in enumerate(reasons):
+        of = {"topic": "orders", "partition": "0", "offset": str(n), "stream": stream, "reason": reason}
+        headers: list[tuple[str, str | bytes | None]] = [(f"penstock.{name}", value) for name, value in of.items()]
+        producer.produce(topic, f"v{n}", key="k", partition=0, headers=headers, timestamp=1_000 + n)
+    assert producer.flush(30) == 0
+
+
+def test_dead_letters_are_grouped_by_reason_and_chosen_ones_replayed(
+    olga: httpx.Client, control: Control, fresh_broker: Broker
+) -> None:
+    reasons = ["no number: 1", "no time", "no number: 3", "no number: 4", "no number: 5"]
+    send_letters(fresh_broker.bootstrap, "topic-quality-dead-letter", "topic-quality", ["other: x"])
+    send_letters(fresh_broker.bootstrap, "topic-quality-in-dead-letter", "topic-quality", reasons)
+    for query in ({"stream": "topic-quality"}, {}):
+        answer = olga.get("/penstock/api/dead-letters/reasons", params=query, timeout=30)
+        assert answer.status_code == 200, answer.text
+        groups = {one["reason"]: one for one in answer.json()["reasons"]}
+        assert groups.keys() == {"no number", "no time", "other"}
+        group = groups["no number"]
+        assert (group["count"], group["newest_at"], group["oldest_at"]) == (4, 1_004, 1_000)
+        assert (group["stream"], group["topic"]) == ("topic-quality", "topic-quality-in-dead-letter")
+        assert group["places"] == ["0:4", "0:3", "0:2", "0:0"]
+        assert [letter["value"] for letter in group["examples"]] == ["v4", "v3", "v2"]
+        assert (group["replayed_by"], group["name"]) == ("letters", "topic-quality-in-dead-letter")
+    assert olga.get("/penstock/api/dead-letters/reasons", params={"stream": "nobody"}).status_code == 404
+
+    # Of a stream that the project declares, so that the command knows who reads its topic.
+    send_letters(fresh_broker.bootstrap, "orders-dead-letter", "order-minutes", ["a", "b", "c"])
+    ready = lambda: olga.get("/penstock/api/overview").json()["declarations_known"]  # noqa: E731
+    wait_until(ready, 60, what="declarations are known")
+    body = {
+        "verb": "replay",
+        "kind": "letters",
+        "name": "orders-dead-letter",
+        "places": ["0:0", "0:2"],
+        "note": "fixed",
+    }
+    headers = {"Origin": str(olga.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
+    answer = olga.post("/penstock/api/actions", json=body, headers=headers, timeout=240)
+    assert answer.status_code == 200, answer.text
+    assert sum(answer.json()["counts"].values()) == 2
+    last = control.actions(1)[0]
+    assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
+        "olga", "page", "replay", "orders-dead-letter", "fixed; places 0:0, 0:2",
+    ]  # fmt: skip
+    answer = olga.post("/penstock/api/actions", json=body | {"places": ["0:9"]}, headers=headers, timeout=240)
+    assert (answer.status_code, "has no dead letter of this place; got: 0:9" in answer.json()["detail"]) == (409, True)

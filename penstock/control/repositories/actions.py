@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, case, insert, or_, select
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase
 from penstock.control.rows import Actor
+
+SUPERVISOR = "supervisor"
+"""The source of the actions of all supervisors."""
 
 
 class ActionRepository(ControlDatabase):
@@ -36,6 +39,46 @@ class ActionRepository(ControlDatabase):
         query = select(s.action).order_by(s.action.c.id.desc()).limit(limit)
         with self.begin() as c:
             return [dict(row) for row in c.execute(query).mappings()]
+
+    def search_actions(
+        self, *, text: str = "", actor: str = "", verb: str = "", before: int | None = None, limit: int
+    ) -> list[Mapping[str, Any]]:
+        """Actions, newest first, with the columns of `actions`.
+
+        Args:
+            text: A part of the actor, verb, target or detail, of any case.
+            actor: Who acted; `supervisor` for all supervisors.
+            verb: What was done.
+            before: Only actions with a smaller id.
+            limit: How many at most.
+        """
+        a = s.action.c
+        query = select(s.action).order_by(a.id.desc()).limit(limit)
+        if text:
+            query = query.where(
+                or_(*(c.icontains(text, autoescape=True) for c in (a.actor, a.verb, a.target, a.detail)))
+            )
+        if actor:
+            query = query.where(a.source == SUPERVISOR if actor == SUPERVISOR else a.actor == actor)
+        if verb:
+            query = query.where(a.verb == verb)
+        if before is not None:
+            query = query.where(a.id < before)
+        with self.begin() as c:
+            return [dict(row) for row in c.execute(query).mappings()]
+
+    def action_names(self, latest: int = 10_000, limit: int = 200) -> tuple[list[str], list[str]]:
+        """The actors and the verbs of the latest actions, sorted, at most `limit` of each.
+
+        Each supervisor has a name of its own; all of them are `supervisor`.
+        """
+        a = s.action.c
+        recent = select(a.actor, a.source, a.verb).order_by(a.id.desc()).limit(latest).subquery().c
+        actor = case((recent.source == SUPERVISOR, SUPERVISOR), else_=recent.actor)
+        with self.begin() as c:
+            actors = c.execute(select(actor).distinct().limit(limit)).scalars()
+            verbs = c.execute(select(recent.verb).distinct().limit(limit)).scalars()
+            return sorted(actors), sorted(verbs)
 
     def actions_on(self, targets: Sequence[str], since_ms: int, limit: int) -> list[Mapping[str, Any]]:
         """The last actions on streams or apps since a time, newest first, with the columns of `actions`."""

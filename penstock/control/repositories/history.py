@@ -92,11 +92,18 @@ class HistoryRepository(ControlDatabase):
         with self.begin() as c:
             return [{name: _number(value) for name, value in row.items()} for row in c.execute(query).mappings()]
 
-    def counts(self, since_ms: int) -> dict[str, Mapping[str, int]]:
-        """The smallest `late` and `dead` in the history after `since_ms`, of streams whose present counts are not 0."""
+    def counts(self, since_ms: int, names: Collection[str] | None = None) -> dict[str, Mapping[str, int]]:
+        """The smallest `late` and `dead` in the history after `since_ms`, of streams whose present counts are not 0.
+
+        Args:
+            since_ms: Epoch milliseconds.
+            names: Of these streams only.
+        """
         h, p = s.history.c, s.progress.c
         recent = s.history.join(s.progress, (h.name == p.name) & (h.at > since_ms))
         query = select(h.name, func.min(h.late).label("late"), func.min(h.dead).label("dead")).select_from(recent)
+        if names is not None:
+            query = query.where(h.name.in_(names))
         with self.begin() as c:
             result = c.execute(query.where((p.late > 0) | (p.dead > 0)).group_by(h.name)).mappings()
             return {row["name"]: {"late": row["late"], "dead": row["dead"]} for row in result}

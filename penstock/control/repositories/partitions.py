@@ -65,6 +65,13 @@ class PartitionRepository(ControlDatabase):
             last: str | None = c.execute(select(func.max(t.partition_key)).where(t.name == name)).scalar_one()
             return last
 
+    def last_partitions(self, names: Collection[str]) -> dict[str, str]:
+        """The key of the last partition of each stream or archive that has one recorded."""
+        t = s.partition_event.c
+        query = select(t.name, func.max(t.partition_key).label("key")).where(t.name.in_(names)).group_by(t.name)
+        with self.begin() as c:
+            return {row.name: row.key for row in c.execute(query)}
+
     def partition_revisions(self, name: str, after: str | None = None, upto: str | None = None) -> dict[str, int]:
         """The greatest revision of each partition.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +64,13 @@ def explained(sink: str) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def replayed(sink: str) -> Replayed:
-    """The result of `penstock sinks replay NAME --all`. CommandError if the command fails."""
-    command = ("sinks", "replay", sink, "--all", "--json")
+def replayed(sink: str, places: Sequence[str] = ()) -> Replayed:
+    """The result of `penstock sinks replay NAME` for some places, PARTITION:OFFSET, or for all dead letters.
+
+    Raises:
+        CommandError: The command fails.
+    """
+    command = ("sinks", "replay", sink, *(_places(places) or ("--all",)), "--json")
     done = _run(command, REPLAY_TIMEOUT, {}, "replay again: records that were written are not written twice")
     try:
         results: list[dict[str, Any]] = orjson.loads(done.stdout)
@@ -75,6 +79,27 @@ def replayed(sink: str) -> Replayed:
     counts = Counter(one["said"].partition(": ")[0] for one in results)
     unfinished = [{"place": one["place"], "said": one["said"][:SHOWN]} for one in results if not one["ended"]]
     return Replayed(dict(counts), unfinished[:LIMIT])
+
+
+def letters_replayed(topic: str, places: Sequence[str]) -> Replayed:
+    """The result of `penstock dead-letters replay TOPIC` for some places, PARTITION:OFFSET.
+
+    Raises:
+        CommandError: The command fails.
+    """
+    command = ("dead-letters", "replay", topic, *_places(places), "--json")
+    done = _run(command, REPLAY_TIMEOUT, {}, "replay again: records that were sent are not sent twice")
+    try:
+        results: list[dict[str, Any]] = orjson.loads(done.stdout)
+    except ValueError:
+        raise _failed(command, done) from None
+    outcomes = ["sent" if one["sent"] else "replayed before" if one["done"] else "refused" for one in results]
+    refused = [{"place": one["place"], "said": one["refused"][:SHOWN]} for one in results if one["refused"]]
+    return Replayed(dict(Counter(outcomes)), refused[:LIMIT])
+
+
+def _places(places: Sequence[str]) -> tuple[str, ...]:
+    return tuple(word for place in places for word in ("--place", place))
 
 
 def _run(

@@ -1,12 +1,12 @@
-"""The newest dead letters and late records of a stream, read from their topics."""
+"""The newest dead letters and late records of streams, read from their topics; one by one, and by reason."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -17,13 +17,31 @@ from penstock.logs import printable
 from penstock.model.topic import DEAD_LETTERS, Topic
 
 Kind = Literal["dead", "late"]
+ReplayedBy = Literal["letters", "sink"]
 # Offsets that are read of each partition; some are of other streams' letters or of ends of transactions.
 BACK = 200
 LIMIT = 20
+PARTITIONS = 400
+"""Partitions that are read at a time."""
+REASONS, EXAMPLES, PLACES, REASON = 100, 3, 100, 200
+"""Reasons that are shown; of each, letters, places and characters."""
 TIMEOUT = 5.0
 """Seconds; letters that were not read by then are not shown."""
 WIDTH = 2000
 """Characters of a value."""
+
+
+class LetterReplay(NamedTuple):
+    """What replays a letter: the letters of its topic, or a sink; its name, and the place of the letter's record."""
+
+    by: ReplayedBy
+    name: str
+    place: str
+
+    @property
+    def command(self) -> str:
+        of = "sinks" if self.by == "sink" else "dead-letters"
+        return f"penstock {of} replay {self.name} --place {self.place}"
 
 
 @dataclass(frozen=True)
@@ -36,6 +54,9 @@ class DeadLetterView:
         key, value: as texts, cut.
         size: of the value, bytes.
         replay: the command that replays it; empty if it cannot be replayed.
+        stream: whose it is.
+        replayed_by: what an action replays it by: `letters` of its topic, or `sink`; None if it cannot be replayed.
+        place: of the record that it came from, PARTITION:OFFSET; empty if it cannot be replayed.
     """
 
     topic: str
@@ -48,6 +69,34 @@ class DeadLetterView:
     value: str | None
     size: int
     replay: str = ""
+    stream: str = ""
+    replayed_by: ReplayedBy | None = None
+    place: str = ""
+
+
+@dataclass
+class ReasonView:
+    """Dead letters of a stream in a topic that have the same reason.
+
+    Attributes:
+        reason: without the value that it names.
+        count: of those that were read.
+        newest_at, oldest_at: epoch ms, likewise.
+        examples: the newest.
+        replayed_by, name: what an action replays them by, and the topic or sink; None if they cannot be replayed.
+        places: of the records that they came from, the newest first, at most PLACES.
+    """
+
+    stream: str
+    topic: str
+    reason: str
+    replayed_by: ReplayedBy | None
+    name: str
+    count: int = 0
+    newest_at: int = 0
+    oldest_at: int = 0
+    examples: list[DeadLetterView] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
 
 
 def topics(kind: Kind, stream: str, read: Iterable[str], own: Iterable[str] = ()) -> list[str]:
@@ -63,6 +112,48 @@ def read_newest(bootstrap: str, stream: str, topics: Iterable[str], limit: int =
     Raises:
         BrokerError: the broker does not answer.
     """
+    letters = [letter for letter in _newest(bootstrap, topics) if letter.stream == stream]
+    return sorted(letters, key=_time, reverse=True)[:limit]
+
+
+def read_reasons(bootstrap: str, topics: Iterable[str], stream: str = "") -> list[ReasonView]:
+    """The newest letters in some topics by stream, topic and reason, the newest first. Missing topics are skipped.
+
+    Args:
+        bootstrap: the brokers.
+        topics: their names.
+        stream: whose letters; empty for those of all streams.
+
+    Raises:
+        BrokerError: the broker does not answer.
+    """
+    reasons: dict[tuple[str, str, str, str], ReasonView] = {}
+    places: dict[tuple[str, str, str, str], list[tuple[int, str]]] = {}
+    for letter in _newest(bootstrap, topics):
+        if stream not in ("", letter.stream):
+            continue
+        reason = letter.reason.partition(": ")[0][:REASON]
+        name = letter.stream if letter.replayed_by == "sink" else letter.topic
+        new = ReasonView(letter.stream, letter.topic, reason, letter.replayed_by, name, oldest_at=letter.at)
+        key = (new.stream, new.topic, reason, letter.replayed_by or "")
+        one = reasons.setdefault(key, new)
+        one.count += 1
+        one.newest_at, one.oldest_at = max(one.newest_at, letter.at), min(one.oldest_at, letter.at)
+        one.examples = sorted([*one.examples, letter], key=_time, reverse=True)[:EXAMPLES]
+        if letter.place:
+            places.setdefault(key, []).append((letter.at, letter.place))
+    for group, of_reason in places.items():
+        newest_first = (place for _, place in sorted(of_reason, reverse=True))
+        reasons[group].places = list(dict.fromkeys(newest_first))[:PLACES]
+    return sorted(reasons.values(), key=lambda one: one.newest_at, reverse=True)[:REASONS]
+
+
+def _time(letter: DeadLetterView) -> tuple[int, int]:
+    return letter.at, letter.offset
+
+
+def _newest(bootstrap: str, topics: Iterable[str]) -> Iterator[DeadLetterView]:
+    """The last letters of each partition of some topics."""
     counts = partition_counts(admin(bootstrap), bootstrap)
     consumer = Consumer(
         {
@@ -79,17 +170,18 @@ def read_newest(bootstrap: str, stream: str, topics: Iterable[str], limit: int =
         }
     )
     try:
-        at = [TopicPartition(t, p) for t in sorted(set(topics)) if t in counts for p in range(counts[t])]
-        letters = [letter for letter, of in _read(consumer, at) if of == stream]
+        at = [TopicPartition(t, p) for t in dict.fromkeys(topics) if t in counts for p in range(counts[t])]
+        yield from _read(consumer, at[:PARTITIONS])
     except KafkaException as e:
         raise unreachable(bootstrap, e.args[0]) from e
     finally:
         consumer.close()
-    return sorted(letters, key=lambda one: (one.at, one.offset), reverse=True)[:limit]
 
 
-def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[DeadLetterView, str]]:
-    """The last records of some partitions, each with its stream."""
+def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[DeadLetterView]:
+    """The last records of some partitions."""
+    if not at:
+        return
     end = time.monotonic() + TIMEOUT
     for partition in at:
         first, after = consumer.get_watermark_offsets(partition, timeout=TIMEOUT)
@@ -108,24 +200,29 @@ def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[DeadLe
             raise BrokerError("a topic of dead letters cannot be read", got=error)
 
 
-def _letter(message: Message) -> tuple[DeadLetterView, str]:
+def _letter(message: Message) -> DeadLetterView:
     raw_headers = dict(message.headers() or ())
     headers = {
         name: content.decode(errors="replace") for name, content in raw_headers.items() if isinstance(content, bytes)
     }
     value = message.value()
-    place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
-    letter = DeadLetterView(
-        *place,
+    topic = message.topic() or ""
+    replay = _replay(topic, headers)
+    return DeadLetterView(
+        topic,
+        message.partition() or 0,
+        message.offset() or 0,
         message.timestamp()[1],
         _place(headers),
         _reason(headers),
         _text(message.key()),
         _text(value),
         len(value or b""),
-        _replay(place[0], headers),
+        replay.command if replay else "",
+        printable(headers.get("penstock.stream", ""))[:WIDTH],
+        replay.by if replay else None,
+        replay.place if replay else "",
     )
-    return letter, headers.get("penstock.stream", "")
 
 
 def _place(headers: Mapping[str, str]) -> str:
@@ -135,18 +232,17 @@ def _place(headers: Mapping[str, str]) -> str:
     return printable(f"a row for {headers.get('penstock.output', 'an unknown output')}")[:WIDTH]
 
 
-def _replay(topic: str, headers: Mapping[str, str]) -> str:
-    """The command for a shell. Anybody may write headers, so only numbers and names are accepted from them."""
+def _replay(topic: str, headers: Mapping[str, str]) -> LetterReplay | None:
+    """What replays a letter. Anybody may write headers, so only numbers and names are accepted from them: they may
+    stand in a command for a shell."""
     place = [headers.get(f"penstock.{name}", "") for name in ("partition", "offset")]
-    if not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
-        return ""
+    if not all(re.fullmatch("[0-9]{1,18}", number) for number in place):
+        return None
     # A row that a store refused is replayed to that store alone.
     if "penstock.output" in headers:
         sink = headers.get("penstock.stream", "")
-        what = f"sinks replay {sink}" if re.fullmatch(r"\w[\w.-]*", sink, re.ASCII) else ""
-    else:
-        what = f"dead-letters replay {topic}" if topic.endswith("-dead-letter") else ""
-    return what and f"penstock {what} --place {':'.join(place)}"
+        return LetterReplay("sink", sink, ":".join(place)) if re.fullmatch(r"\w[\w.-]*", sink, re.ASCII) else None
+    return LetterReplay("letters", topic, ":".join(place)) if topic.endswith("-dead-letter") else None
 
 
 def _reason(headers: Mapping[str, str]) -> str:

@@ -54,6 +54,10 @@ class PageData:
         """Declarations by name; none while they are not known."""
         return {} if self.declarations is None else self.declarations.rows
 
+    def declared(self, name: str) -> Mapping[str, Any] | None:
+        """The declaration of a stream, or of the view that an instance serves, if it is known."""
+        return self.rows.get(name) or self.rows.get(name.partition("@")[0])
+
     @cached_property
     def delays(self) -> Mapping[str, int]:
         """By stream, how far its watermark is behind by declaration, in ms."""

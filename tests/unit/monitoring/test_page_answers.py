@@ -4,69 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
 import pytest
 from sqlalchemy import insert
 
-from penstock.control import Control, Desired, FaultRow, ProgressRow, tables
+from penstock.control import Control, FaultRow, tables
+from penstock.control.repositories.apps import DeclaredApps
 from penstock.control.repositories.captures import CaptureRow
-from penstock.monitoring.dashboard.answers import parts, streams
+from penstock.monitoring.dashboard.answers import archives_views, dead_letters, parts, streams
 from penstock.monitoring.dashboard.answers.paging import PAGE
 from penstock.monitoring.dashboard.answers.summary import summary
-from penstock.monitoring.dashboard.data_flow import DataFlow
-from penstock.monitoring.dashboard.declarations import Declarations
-from penstock.monitoring.dashboard.overview import overview
-from penstock.monitoring.dashboard.page_data import PageData
-from penstock.monitoring.dashboard.platform_status import PlatformStatus
-from penstock.monitoring.dashboard.snapshot import Snapshot
-from penstock.monitoring.dashboard.states import StateLimits
-from penstock.monitoring.dashboard.under_way import late_streams, read_lag_falls, under_way
-from tests.unit.monitoring.overviews import APP, NOW, driver, row
+from penstock.monitoring.dashboard.under_way import read_lag_falls
+from tests.unit.monitoring.overviews import NOW, row
+from tests.unit.monitoring.page_moments import declared, many, moment
 
 STORE = {"destination": "elasticsearch:shops", "written": 3}
-
-
-def declared(*rows: Mapping[str, Any], edges: list[tuple[str, str]] | None = None) -> Declarations:
-    """Declarations with a graph of `kind name` pairs."""
-    plain = {"app": "metrics", "behind_ms": 0, "location": "jobs/a.py:1", "reads": [], "writes": [], "runs": True}
-    names = sorted({end for edge in edges or () for end in edge})
-    nodes = [dict(zip(("kind", "name"), name.split(" "), strict=True)) for name in names]
-    graph = [{"source": names.index(a), "target": names.index(b)} for a, b in edges or ()]
-    return Declarations(
-        {one["name"]: {**plain, **one} for one in rows}, {}, DataFlow.of({"nodes": nodes, "edges": graph})
-    )
-
-
-def seen(
-    rows: list[ProgressRow],
-    declarations: Declarations | None = None,
-    falls: Mapping[str, float] | None = None,
-    **more: Any,
-) -> PageData:
-    """The present moment with some streams, each app with a driver that works."""
-    desired: dict[str, dict[str, Desired]] = {}
-    for one in rows:
-        desired.setdefault(one.app, {})[one.name] = "on"
-    apps = [replace(APP, name=name, incarnation=f"d-{name}") for name in sorted(desired)]
-    drivers = {f"d-{name}": driver(incarnation=f"d-{name}", app=name) for name in desired}
-    progress = {one.name: replace(one, incarnation=f"d-{one.app}") for one in rows}
-    snap = Snapshot(NOW, apps, desired, drivers, progress, **more)
-    status = PlatformStatus(snap, overview(snap, StateLimits()), StateLimits())
-    late = late_streams(status.streams)
-    return PageData(status, declarations, "0" * 64, under_way(status.view, late, falls or {}))
-
-
-def many(count: int) -> list[ProgressRow]:
-    """Streams in apps of fifty; every seventh fails."""
-    return [
-        row(
-            name=f"stream-{n:05}", app=f"app-{n // 50:03}", state="running" if n % 7 else "failing",
-            error=None if n % 7 else "x" * 4000, error_at=NOW - 1000,
-        )
-        for n in range(count)
-    ]  # fmt: skip
 
 
 def names(answer: Mapping[str, Any]) -> list[str]:
@@ -74,7 +29,7 @@ def names(answer: Mapping[str, Any]) -> list[str]:
 
 
 def test_only_what_is_shown_is_sent() -> None:
-    data = seen(many(1_000))
+    data = moment(many(1_000))
     first = summary(data)
     assert (len(first["faults"]), first["faults_total"]) == (100, 143)
     assert first["totals"]["by_state"] == {"failing": 143, "running": 857}
@@ -91,12 +46,12 @@ def test_only_what_is_shown_is_sent() -> None:
 def test_a_message_names_ten_of_those_it_is_about() -> None:
     old = [replace(one, reported_at=NOW - 60_000) for one in many(400)]
     fresh = row(name="fresh", app="fresh")
-    message = seen([*old, fresh]).view.freshness.message
+    message = moment([*old, fresh]).view.freshness.message
     assert message.endswith("stream-00009 (1 min), and 390 more.")
 
 
 def test_a_page_past_the_end_is_the_last_one() -> None:
-    data = seen(many(205))
+    data = moment(many(205))
     assert names(streams.stream_list(data, "", "", "", 99)) == [f"stream-{n:05}" for n in range(200, 205)]
     nothing = streams.stream_list(data, "no such", "", "", 99)
     assert [nothing[name] for name in ("page", "pages", "matching", "total")] == [1, 1, 0, 205]
@@ -112,14 +67,14 @@ def test_a_page_past_the_end_is_the_last_one() -> None:
     ],
 )  # fmt: skip
 def test_streams_are_searched_on_the_server(q: str, app: str, state: str, matching: int) -> None:
-    found = streams.stream_list(seen(many(100)), q, app, state, 1)
+    found = streams.stream_list(moment(many(100)), q, app, state, 1)
     assert (found["matching"], len(names(found))) == (matching, matching)
     assert found["app_names"] == ["app-000", "app-001"]
 
 
 def test_a_row_has_what_is_declared_and_not_what_is_long() -> None:
     rows = [row(), row(name="kept", app="archives", error="e" * 900, state="failing")]
-    data = seen(
+    data = moment(
         rows, declared({"name": "bundles", "kind": "stream", "behind_ms": 7_000}, {"name": "kept", "kind": "archive"})
     )
     [kept], [bundles] = (app["streams"] for app in streams.stream_list(data, "", "", "", 1)["apps"])
@@ -128,7 +83,7 @@ def test_a_row_has_what_is_declared_and_not_what_is_long() -> None:
     assert not {"gaps", "expectations"} & bundles.keys()
     assert len(kept["error"]) == 501
     assert summary(data)["totals"]["watermark_age_ms"] == 9_000
-    only = seen([row()], declared({"name": "bundles", "kind": "stream", "behind_ms": 7_000}))
+    only = moment([row()], declared({"name": "bundles", "kind": "stream", "behind_ms": 7_000}))
     assert summary(only)["totals"]["watermark_age_ms"] == 2_000
 
 
@@ -136,11 +91,11 @@ def test_a_fault_says_what_it_affects_once_that_is_known() -> None:
     edges = [("stream bundles", "topic t")] + [("topic t", f"stream reader-{n}") for n in range(9)]
     readers = [{"name": f"reader-{n}", "kind": "stream", "app": "others"} for n in range(9)]
     down = row(state="failing", error="E", error_at=NOW - 1)
-    [fault] = summary(seen([down], declared({"name": "bundles", "kind": "stream"}, *readers, edges=edges)))["faults"]
+    [fault] = summary(moment([down], declared({"name": "bundles", "kind": "stream"}, *readers, edges=edges)))["faults"]
     assert (fault["affects"], fault["affects_total"]) == ([f"reader-{n}" for n in range(7)], 9)
-    [fault] = summary(seen([down]))["faults"]
+    [fault] = summary(moment([down]))["faults"]
     assert (fault["affects"], fault["affects_total"]) == ([], 0)
-    data = seen([down], declared({"name": "bundles", "kind": "stream"}, *readers, edges=edges))
+    data = moment([down], declared({"name": "bundles", "kind": "stream"}, *readers, edges=edges))
     [fault] = data.view.faults
     of_app = replace(data.view, faults=[replace(fault, kind="app", name="metrics")])
     [fault] = summary(replace(data, status=replace(data.status, view=of_app)))["faults"]
@@ -154,7 +109,7 @@ def test_faults_are_counted_by_the_view_that_shows_them() -> None:
         row(name="tests", app="captures", **failing),
         row(name="shops", app="sinks", store=STORE, **failing),
     ]
-    counted = seen([*rows, row(name="shops-2", app="sinks", store=STORE, **failing)]).common["attention"]
+    counted = moment([*rows, row(name="shops-2", app="sinks", store=STORE, **failing)]).common["attention"]
     assert counted == {"streams": 1, "captures": 1, "sinks": 2, "backfills": 0, "replacements": 0}
 
 
@@ -169,7 +124,7 @@ def test_what_is_under_way_says_how_far_it_is() -> None:
         "tests": CaptureRow("tests", phase="snapshot", snapshot_rows=9_000, snapshot_total=25_000),
         "shops": CaptureRow("shops", phase="reconciling", reconcile="every day"),
     }
-    found = summary(seen(rows, falls={"behind": 50.0, "loads": 5.0}, captures=captures))["progress"]
+    found = summary(moment(rows, falls={"behind": 50.0, "loads": 5.0}, captures=captures))["progress"]
     shown = {(one.kind, one.name): (one.done, one.rate, one.remaining_ms) for one in found}
     assert shown == {
         ("reconcile", "shops"): (None, None, None),
@@ -204,7 +159,7 @@ def test_a_stream_has_its_neighbours_and_faults(control: Control) -> None:
             c.execute(insert(tables.fault).values(kind=kind, name=name, ended_at=NOW - 4_000, **at))
     lasting = [FaultRow(kind="stream", name="bundles", ended_at=None, **at)]  # type: ignore[arg-type]
     rows = [row(state="failing", error="E", error_at=NOW - 1), row(name="other")]
-    data = seen(rows, declared({"name": "bundles", "kind": "stream"}, edges=edges), faults=lasting)
+    data = moment(rows, declared({"name": "bundles", "kind": "stream"}, edges=edges), faults=lasting)
     found = cast("dict[str, Any]", streams.stream_details(data, control, "bundles"))
     assert found["reads_from"] == [{"kind": "capture", "name": "shops", "through": "shops"}]
     assert found["read_by"] == [{"kind": "sink", "name": "search", "through": "bundles"}]
@@ -214,7 +169,7 @@ def test_a_stream_has_its_neighbours_and_faults(control: Control) -> None:
     assert ("streams" in found["app"], found["app"]["name"], found["stream"]["name"]) == (False, "metrics", "bundles")
     assert found["stream"]["topics"][0].offsets == {"2": 4, "10": 5}
     assert (found["declared"]["kind"], found["replacement"]) == ("stream", None)
-    other = cast("dict[str, Any]", streams.stream_details(seen(rows), control, "other"))
+    other = cast("dict[str, Any]", streams.stream_details(moment(rows), control, "other"))
     assert (other["declared"], other["reads_from"], other["faults"][0]["name"]) == (None, [], "other")
     assert streams.stream_details(data, control, "nobody") is None
 
@@ -233,7 +188,7 @@ def test_sinks_are_shown_that_do_not_run() -> None:
         },
         {"name": "new", "kind": "sink", "app": "sinks", "writes": [store]},
     )
-    data = seen(rows, declared(*sinks))
+    data = moment(rows, declared(*sinks))
     found = parts.sink_list(data, "", 1)["sinks"]
     shown = [
         (one["name"], one["runs"], one["state"], one["health"], one["destination"], one["stated"]) for one in found
@@ -251,7 +206,7 @@ def test_sinks_are_shown_that_do_not_run() -> None:
 def test_runs_of_backfills_have_pages(control: Control) -> None:
     for n in range(PAGE + 1):
         control.begin_backfill(f"r{n:03}", name="replay", target="orders", owner="me")
-    data = seen([row()], declared({"name": "replay", "kind": "backfill"}, {"name": "new", "kind": "backfill"}))
+    data = moment([row()], declared({"name": "replay", "kind": "backfill"}, {"name": "new", "kind": "backfill"}))
     first, second = (parts.backfill_list(data, control, page) for page in (1, 2))
     assert (first["pages"], len(first["runs"]), len(second["runs"])) == (2, PAGE, 1)
     assert not {run.run for run in first["runs"]} & {run.run for run in second["runs"]}
@@ -265,4 +220,74 @@ def test_apps_that_do_not_work_are_first() -> None:
         row(name="b", app="b", state="blocked", error="E", error_at=NOW - 1),
         row(name="c", app="c"),
     ]
-    assert [app["name"] for app in summary(seen(rows))["apps"]] == ["b", "a", "c"]
+    assert [app["name"] for app in summary(moment(rows))["apps"]] == ["b", "a", "c"]
+
+
+def test_archives_and_views_are_shown_with_what_runs_them(control: Control) -> None:
+    topic = [{"kind": "topic", "name": "orders"}]
+    bucket = [{"kind": "store", "name": "bucket:lake/orders"}]
+    rows = [
+        row(name="kept", app="archives", lag=3),
+        row(name="fleet@1", app="views-1"),
+        row(name="fleet@2", app="views-2"),
+    ]
+    declarations = declared(
+        {"name": "kept", "kind": "archive", "reads": topic, "writes": bucket, "masks": []},
+        {"name": "off", "kind": "archive", "reads": topic, "writes": bucket, "masks": ["key HASHED"], "runs": False},
+        {"name": "fleet", "kind": "view", "reads": topic, "masks": []},
+        {"name": "agents", "kind": "panel"},
+    )
+    data = moment(rows, replace(declarations, panels={"agents": {"title": "Agents", "view": "fleet"}}))
+    control.record_partitions("kept", [("2026-01-01T01", 1), ("2026-01-01T02", 1)])
+    kept, off = archives_views.archive_list(data, control)["archives"]
+    assert [kept[k] for k in ("place", "topic", "newest_closed_hour", "state", "lag", "rows_per_s")] == [
+        "bucket:lake/orders", "orders", "2026-01-01T02", "running", 3, 120.0,
+    ]  # fmt: skip
+    assert (off["state"], off["newest_closed_hour"], off["runs"], off["masks"]) == (None, None, False, ["key HASHED"])
+    shown = archives_views.view_list(data)
+    [fleet] = shown["views"]
+    assert [(one["name"], one["app"], one["state"], one["rows"]) for one in fleet["instances"]] == [
+        ("fleet@1", "views-1", "running", 5), ("fleet@2", "views-2", "running", 5),
+    ]  # fmt: skip
+    assert shown["panels"] == [{"name": "agents", "title": "Agents", "view": "fleet", "location": "jobs/a.py:1"}]
+    assert fleet["panels"] == ["agents"]
+    unknown = moment(rows)
+    assert archives_views.archive_list(unknown, control) == {"archives": [], "archives_total": 0}
+    assert archives_views.view_list(unknown) == {"views": [], "panels": []}
+
+
+def test_streams_with_dead_letters_are_shown_with_those_of_the_last_hour(control: Control) -> None:
+    store = {**STORE, "dead_letter_topics": ["unfit"]}
+    rows = [
+        row(name="none", late=0, dead=0),
+        row(name="few", late=2, dead=5),
+        row(name="many", late=0, dead=9, store=store),
+    ]
+    streams_ = {name: SimpleNamespace(name=name, app="metrics") for name in ("none", "few", "many")}
+    control.sync(cast("DeclaredApps", SimpleNamespace(apps={"metrics": None}, supervised=streams_)))
+    control.report(rows, keep=False)
+    now = control.now()
+    zeros = dict.fromkeys(("rows_per_s", "rows_in", "rows_out", "restarts"), 0)
+    with control.begin() as c:
+        for ago, late, dead in ((7_200_000, 0, 0), (1_800_000, 1, 3), (60_000, 2, 4)):
+            c.execute(insert(tables.history).values(name="few", at=now - ago, late=late, dead=dead, **zeros))
+    data = moment(rows)
+    data = replace(data, status=replace(data.status, view=replace(data.view, now=now)))
+    found = dead_letters.dead_letter_list(data, control, "", 1)["streams"]
+    shown = [(one["name"], one["dead"], one["late"], one["dead_last_hour"], one["late_last_hour"]) for one in found]
+    assert shown == [("many", 9, 0, 0, 0), ("few", 5, 2, 2, 1)]
+    assert found[0]["topics"] == ["receipts-dead-letter", "unfit", "penstock.dead-letters"]
+    assert dead_letters.letter_topics(data)[:2] == ["receipts-dead-letter", "unfit"]
+    assert dead_letters.dead_letter_list(data, control, "MANY", 1)["matching"] == 1
+    topic = [{"kind": "topic", "name": "orders"}]
+    assert "orders-dead-letter" in dead_letters.all_letter_topics(
+        moment(rows, declared({"name": "x", "kind": "stream", "reads": topic}))
+    )
+
+
+def test_a_view_of_an_instance_has_the_declaration_of_the_view(control: Control) -> None:
+    edges = [("topic orders", "view fleet")]
+    data = moment([row(name="fleet@1", app="views-1")], declared({"name": "fleet", "kind": "view"}, edges=edges))
+    details = cast("dict[str, Any]", streams.stream_details(data, control, "fleet@1"))
+    assert details["declared"]["name"] == "fleet"
+    assert details["reads_from"] == [{"kind": "topic", "name": "orders", "through": "orders"}]

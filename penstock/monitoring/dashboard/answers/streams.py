@@ -57,8 +57,8 @@ def stream_details(data: PageData, control: Control, name: str) -> dict[str, Any
     if stream is None:
         return None
     [app] = [one for one in data.view.apps if one.name == stream.app]
-    declared = data.rows.get(name)
-    node = (declared["kind"], name) if declared else ("", name)
+    declared = data.declared(name)
+    node = (declared["kind"], declared["name"]) if declared else ("", name)
     flow = data.declarations.flow if data.declarations else None
     replacement = control.replacement_of(name)
     return {

@@ -82,7 +82,8 @@ def test_a_letter_that_says_no_place_has_no_origin() -> None:
 def test_only_numbers_reach_the_command_that_somebody_copies(
     topic: str, partition: str, offset: str, command: str
 ) -> None:
-    assert _replay(topic, {"penstock.partition": partition, "penstock.offset": offset}) == command
+    replay = _replay(topic, {"penstock.partition": partition, "penstock.offset": offset})
+    assert (replay.command if replay else "") == command
 
 
 def test_a_place_of_two_topics_is_none() -> None:
@@ -100,9 +101,11 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
     found = _plan(DeadLetter("search-dead-letter", 0, 0, None, b"{}", said), [], nobody, {})
     assert (found.record, found.refusal.endswith("penstock sinks replay search")) == (None, True)
     headers = {f"penstock.{name}": text for name, text in said.items()}
-    assert _replay("anywhere", headers) == "penstock sinks replay search --place 0:7"
+    replay = _replay("anywhere", headers)
+    assert replay == ("sink", "search", "0:7")
+    assert replay.command == "penstock sinks replay search --place 0:7"
     for forged in ("", "--help", "search; reboot", "a b", "se\u0430rch"):
-        assert _replay("anywhere", headers | {"penstock.stream": forged}) == ""
+        assert _replay("anywhere", headers | {"penstock.stream": forged}) is None
 
 
 def test_what_came_too_late_is_not_sent_again() -> None:
