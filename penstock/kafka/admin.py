@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
@@ -164,22 +164,13 @@ def describe_topics(topics: Iterable[Topic], bootstrap: str) -> list[TopicState]
 
 def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
     """Creates missing topics, adds partitions and sets drifted settings; deletes nothing. Returns a line per change."""
-    client = admin(bootstrap)
-    changes: list[str] = []
-    created_topics: set[str] = set()
-    for state in describe_topics(topics, bootstrap):
+    client, states, changes = admin(bootstrap), describe_topics(topics, bootstrap), list[str]()
+    created_topics = _create_topics(client, [state.declared for state in states if not state.partitions], bootstrap)
+    for state in states:
         topic = state.declared
+        if topic.name in created_topics:
+            changes.append(f"created {topic.name} with {topic.partitions} partitions")
         if not state.partitions:
-            new = NewTopic(topic.name, topic.partitions, settings().replication, config=topic.settings())
-            try:
-                creation = client.create_topics([new], request_timeout=REQUEST_TIMEOUT)[topic.name]
-                await_result(creation, bootstrap, f"topic {topic.name} could not be created")
-            except BrokerRefused as e:
-                if e.code != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
-            else:
-                changes.append(f"created {topic.name} with {topic.partitions} partitions")
-                created_topics.add(topic.name)
             continue
         if state.partitions < topic.partitions and topic.may_add_partitions:
             request = NewPartitions(topic.name, topic.partitions)
@@ -195,15 +186,29 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
             change = client.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT)[resource]
             await_result(change, bootstrap, f"topic {topic.name} could not be configured ({', '.join(state.drift)})")
             changes.append(f"set {', '.join(state.drift)} of {topic.name}")
-    # A busy broker lists a new topic some time after it has acknowledged its creation.
+    # A busy broker leads a new topic some time after it has acknowledged its creation.
+    new = [(t.name, p) for t in (s.declared for s in states) if t.name in created_topics for p in range(t.partitions)]
     deadline = time.monotonic() + TIMEOUT
-    while (
-        created_topics
-        and not created_topics <= partition_counts(client, bootstrap).keys()
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
+    while len(end_offsets(client, new, bootstrap)) < len(new) and time.monotonic() < deadline:
+        time.sleep(0.02)
     return changes
+
+
+def _create_topics(client: AdminClient, topics: Sequence[Topic], bootstrap: str) -> set[str]:
+    """Creates topics by one request; returns the names of those that nobody else has created meanwhile."""
+    if not topics:
+        return set()
+    new = [NewTopic(topic.name, topic.partitions, settings().replication, config=topic.settings()) for topic in topics]
+    created = set()
+    for name, creation in client.create_topics(new, request_timeout=REQUEST_TIMEOUT).items():
+        try:
+            await_result(creation, bootstrap, f"topic {name} could not be created")
+        except BrokerRefused as e:
+            if e.code != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        else:
+            created.add(name)
+    return created
 
 
 def create_missing(topics: Iterable[Topic], bootstrap: str) -> list[str]:
