@@ -31,6 +31,8 @@ LOGIN_MODULES = {
 # for consumers that read up to the end and stop. Such a consumer assigns offset 0 instead of OFFSET_BEGINNING:
 # librdkafka repeats the query of a logical offset only after 500 ms if it does not know the leader yet.
 END_WAIT_MS = 10
+# librdkafka first uses a new connection half of its first backoff after it has begun it: 50 ms by default.
+QUICK_CONNECT = {"reconnect.backoff.ms": "20"}
 # Seconds in which a broker refuses a client: two attempts at a handshake.
 REFUSAL_TIMEOUT = 3.0
 # Errors that no retry changes: message and hint.
@@ -85,7 +87,7 @@ def client_config(bootstrap: str, name: str = "penstock") -> dict[str, str]:
 
 
 def _librdkafka_config(bootstrap: str, name: str, s: KafkaSettings | None) -> dict[str, str]:
-    config = {"bootstrap.servers": bootstrap, "client.id": client_id(name)}
+    config = {"bootstrap.servers": bootstrap, "client.id": client_id(name), **QUICK_CONNECT}
     if s:
         config["security.protocol"] = s.kafka_security_protocol
         if "SSL" in s.kafka_security_protocol.split("_"):

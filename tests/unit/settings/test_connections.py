@@ -11,7 +11,7 @@ import pytest
 from penstock import logs
 from penstock.codec.heartbeat import heartbeat_signer
 from penstock.errors import SettingError, SinkError
-from penstock.kafka.client import client_config, client_id, spark_client_config
+from penstock.kafka.client import QUICK_CONNECT, client_config, client_id, spark_client_config
 from penstock.object_store.bucket import filesystem
 from penstock.object_store.endpoint import AWS, Endpoint, find_endpoint, is_configured
 from penstock.settings import connections, settings
@@ -112,11 +112,11 @@ def test_brokers_and_login_of_kafka(conn_type: str, variables: Variables) -> Non
     assert settings().bootstrap == "b:9093"
     assert client_config("b:9093") == {
         "client.id": client_id(), "bootstrap.servers": "b:9093", "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "s",
+        "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "s", **QUICK_CONNECT,
     }  # fmt: skip
     jaas = spark_client_config("b:9093")["kafka.sasl.jaas.config"]
     assert jaas.endswith('PlainLoginModule required username="u" password="s";')
-    assert client_config("other:1").keys() == {"bootstrap.servers", "client.id"}
+    assert client_config("other:1").keys() == {"bootstrap.servers", "client.id", *QUICK_CONNECT}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from jobs.agents import AgentsSettings
 from penstock.cli import app
 from penstock.control.database import ControlDatabase
 from penstock.errors import SettingError
-from penstock.kafka.client import client_config, spark_client_config
+from penstock.kafka.client import QUICK_CONNECT, client_config, spark_client_config
 from penstock.settings import Settings, misspelled_variables, settings
 from tests.support.caches import clear_caches
 
@@ -131,7 +131,7 @@ def test_a_secret_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert told["kafka.sasl.jaas.config"].endswith('ScramLoginModule required username="u" password="of the file";')
         assert client_config("b:1")["sasl.password"] == "of the file"
         # Those of a test, or of the training run, are others.
-        assert client_config("b:2").keys() == {"bootstrap.servers", "client.id"}
+        assert client_config("b:2").keys() == {"bootstrap.servers", "client.id", *QUICK_CONNECT}
     finally:
         monkeypatch.undo()
         settings.cache_clear()
