@@ -183,7 +183,7 @@ def spark(_session_home: None) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def case_broker(broker: Broker) -> Broker:
+def started_case_broker(broker: Broker) -> Broker:
     """The broker of the cases in YAML."""
     return broker
 

@@ -46,16 +46,27 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def case_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One Kafka broker for all cases, which delete its topics."""
+def started_case_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One Kafka broker for all cases, which delete its topics; it may not serve yet, and does while Spark starts."""
     from penstock.devstack.servers.kafka import Broker
     from penstock.host.ports import free_port
 
     class QuickBroker(Broker):
         java_options = (*Broker.java_options, *QUICK)
 
-    with QuickBroker(home=tmp_path_factory.mktemp("broker"), port=free_port(2)) as server:
+    server = QuickBroker(home=tmp_path_factory.mktemp("broker"), port=free_port(2))
+    try:
+        server.start()
         yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def case_broker(started_case_broker: Broker) -> Broker:
+    """The broker of the cases."""
+    started_case_broker.wait()
+    return started_case_broker
 
 
 class StreamCases(pytest.File):
@@ -110,6 +121,8 @@ class CaseItem(pytest.Function):
 
 
 def _run_case(case: StreamCase, way: Way, project: Path) -> Callable[..., None]:
+    # Pytest makes the fixtures in this order.
+    @pytest.mark.usefixtures("started_case_broker")
     def run(spark: SparkSession, case_broker: Broker, tmp_path: Path) -> None:
         from penstock.testing.case_ways import run_case
 

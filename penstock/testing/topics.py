@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
@@ -12,6 +14,8 @@ from penstock.host.process import wait_for
 from penstock.kafka.admin import admin, ensure_topics
 from penstock.kafka.client import END_WAIT_MS, client_config
 from penstock.model.topic import Topic
+
+_READING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,38 @@ class Record:
     value_bytes: bytes | None = field(default=None, compare=False, repr=False)
 
 
+@cache
+def _producer(bootstrap: str) -> Producer:
+    """The process's producer for tests: a new one waits half a second for its connection."""
+    # The topic says what is too large, not the client.
+    config = {"enable.idempotence": True, "message.max.bytes": 1_000_000_000, "log_level": 2}
+    return Producer({**client_config(bootstrap), **config})
+
+
+@cache
+def _consumer(bootstrap: str) -> Consumer:
+    """The process's consumer for tests, used by one thread at a time."""
+    return Consumer(
+        {
+            **client_config(bootstrap),
+            "group.id": "tests-read",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": END_WAIT_MS,
+            "log_level": 2,
+        }
+    )
+
+
 def send(bootstrap: str, records: Sequence[Record]) -> None:
     """Write records where and when they say, all of them or AssertionError."""
     failed: list[str] = []
-    # The topic says what is too large, not the client.
-    producer = Producer({**client_config(bootstrap), "enable.idempotence": True, "message.max.bytes": 1_000_000_000})
+    producer = _producer(bootstrap)
+    for topic in {r.topic for r in records}:
+        # It may have been created anew since it was last written, with other partitions.
+        producer.list_topics(topic, timeout=10)
     for r in records:
         producer.produce(
             r.topic,
@@ -52,23 +83,17 @@ def send(bootstrap: str, records: Sequence[Record]) -> None:
 
 def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> list[Record]:
     """All committed records of a topic, from the given next offsets on, by partition and offset."""
-    consumer = Consumer(
-        {
-            **client_config(bootstrap),
-            "group.id": "tests-read",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": END_WAIT_MS,
-        }
-    )
+    with _READING:
+        return sorted(_records(_consumer(bootstrap), topic, since or {}), key=lambda r: (r.partition, r.offset))
+
+
+def _records(consumer: Consumer, topic: str, since: Mapping[int, int]) -> list[Record]:
+    count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    start = {p: since.get(p, 0) for p in range(count)}
+    consumer.assign([TopicPartition(topic, p, at) for p, at in start.items()])
+    records: list[Record] = []
+    ended: set[int] = set()
     try:
-        count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        start = {p: (since or {}).get(p, 0) for p in range(count)}
-        consumer.assign([TopicPartition(topic, p, at) for p, at in start.items()])
-        records: list[Record] = []
-        ended: set[int] = set()
         while len(ended) < count:
             message = consumer.poll(20)
             assert message is not None, f"no answer while reading {topic}"
@@ -88,9 +113,9 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
                     message.value(),
                 )
             )
-        return sorted(records, key=lambda r: (r.partition, r.offset))
     finally:
-        consumer.close()
+        consumer.unassign()
+    return records
 
 
 def _text(raw: str | bytes | None) -> str | None:
