@@ -186,11 +186,11 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
             change = client.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT)[resource]
             await_result(change, bootstrap, f"topic {topic.name} could not be configured ({', '.join(state.drift)})")
             changes.append(f"set {', '.join(state.drift)} of {topic.name}")
-    # A busy broker leads a new topic some time after it has acknowledged its creation.
-    new = [(t.name, p) for t in (s.declared for s in states) if t.name in created_topics for p in range(t.partitions)]
+    # A busy broker lists and leads a new topic some time after it has acknowledged its creation.
+    new = {(t.name, p) for t in (s.declared for s in states) if t.name in created_topics for p in range(t.partitions)}
     deadline = time.monotonic() + TIMEOUT
-    while len(end_offsets(client, new, bootstrap)) < len(new) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    while new - end_offsets(client, new, bootstrap).keys() and time.monotonic() < deadline:
+        partition_counts(client, bootstrap)  # which refreshes what the client knows of topics
     return changes
 
 
