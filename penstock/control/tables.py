@@ -190,8 +190,8 @@ progress = Table(
     Column("behind_ms", BigInteger),  # time before the report at which the stream was caught up
     Column("topics", JSON, nullable=False),  # by topic: lag, offsets and open transactions by partition
     Column("restarts", Integer, nullable=False, default=0),
-    Column("store", JSON),  # for a sink: see rows.ProgressRow
-    Column("expectations", JSON),  # see rows.ProgressRow
+    Column("store", JSON(none_as_null=True)),  # for a sink: see rows.ProgressRow
+    Column("expectations", JSON(none_as_null=True)),  # see rows.ProgressRow
     Column("error", Text),
     Column("error_at", BigInteger),
 )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 
 from penstock.control import Control, DriverRow, ProgressRow
 from penstock.control import tables as s
@@ -46,10 +46,10 @@ class Named:
 
 
 class Catalog:
-    """Streams by name, ten an app."""
+    """Streams by name, some in each app."""
 
-    def __init__(self, count: int) -> None:
-        self.supervised = {f"stream-{n:05}": Named(f"stream-{n:05}", f"app-{n // PER_APP:05}") for n in range(count)}
+    def __init__(self, count: int, per_app: int = PER_APP) -> None:
+        self.supervised = {f"stream-{n:05}": Named(f"stream-{n:05}", f"app-{n // per_app:05}") for n in range(count)}
         self.apps: dict[str, object] = {one.app: None for one in self.supervised.values()}
 
 
@@ -81,24 +81,18 @@ def history(catalog: Catalog, now: int, length: int) -> Iterator[dict[str, Any]]
 
 
 def filled(control: Control, catalog: Catalog, history_ms: int = LATELY_MS) -> None:
-    control.sync(catalog)
     now = control.now()
+    streams = list(catalog.supervised.values())
     with control.begin() as c:
-        rows = [vars(driver(app, now)) for app in catalog.apps]
-        c.execute(insert(s.driver), rows)
-        for app in catalog.apps:
-            c.execute(update(s.app).where(s.app.c.name == app).values(incarnation=f"driver-{app}"))
+        apps = [{"name": app, "release_seq": 0, "restarts": 0, "incarnation": f"driver-{app}"} for app in catalog.apps]
+        c.execute(insert(s.app), apps)
+        c.execute(insert(s.stream), [{**vars(one), "desired": "on", "changed_at": now} for one in streams])
+        c.execute(insert(s.driver), [vars(driver(app, now)) for app in catalog.apps])
+        c.execute(insert(s.progress), [{**vars(figures(one)), "reported_at": now} for one in streams])
     history_rows = list(history(catalog, now, history_ms))
     for at in range(0, len(history_rows), BLOCK):
         with control.begin() as c:
             c.execute(insert(s.history), history_rows[at : at + BLOCK])
-    report(control, catalog)
-
-
-def report(control: Control, catalog: Catalog) -> None:
-    names = list(catalog.supervised.values())
-    for at in range(0, len(names), PER_APP):
-        control.report([figures(one) for one in names[at : at + PER_APP]], keep=False)
 
 
 def took(work: Callable[[], object]) -> float:

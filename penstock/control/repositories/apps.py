@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection, delete, func, select, update
 
@@ -20,6 +20,17 @@ FORGET_MS = 600_000
 DECLARED = s.stream.c.absent_since.is_(None)
 # The app and the stream of a replacement are none that a project declares.
 LISTED = DECLARED & s.stream.c.app.not_like(f"{REPLACEMENT_PREFIX}%")
+
+
+class SupervisedRow(NamedTuple):
+    """The desired state of a stream or capture.
+
+    Attributes:
+        changed_at: When it was declared or its desired state was set, epoch ms; None if that is unknown.
+    """
+
+    desired: Desired
+    changed_at: int | None
 
 
 class SupervisedStream(Protocol):
@@ -88,14 +99,15 @@ class AppRepository(ControlDatabase):
         with self.begin() as c:
             return {r.name: r.desired for r in c.execute(query)}
 
-    def desired_by_app(self) -> dict[str, dict[str, Desired]]:
-        """Desired state by app and stream, in order of the streams' names."""
-        states: dict[str, dict[str, Desired]] = {}
-        query = select(s.stream.c.app, s.stream.c.name, s.stream.c.desired).where(LISTED).order_by(s.stream.c.name)
+    def supervised(self) -> dict[str, dict[str, SupervisedRow]]:
+        """The declared streams and captures by app and name, in order of their names."""
+        by_app: dict[str, dict[str, SupervisedRow]] = {}
+        t = s.stream.c
+        query = select(t.app, t.name, t.desired, t.changed_at).where(LISTED).order_by(t.name)
         with self.begin() as c:
-            for row in c.execute(query):
-                states.setdefault(row.app, {})[row.name] = row.desired
-        return states
+            for app, name, desired, changed_at in c.execute(query):
+                by_app.setdefault(app, {})[name] = SupervisedRow(desired, changed_at)
+        return by_app
 
     def app_of(self, stream: str) -> str | None:
         """The app of a stream or capture; None if it does not exist."""
@@ -140,13 +152,6 @@ class AppRepository(ControlDatabase):
             c.execute(update(s.stream).where(unknown).values(changed_at=s.now_ms()))
             stopped_at: int | None = c.execute(select(func.max(t.changed_at)).where(t.app == app)).scalar_one()
             return stopped_at
-
-    def changed_at(self) -> dict[str, int]:
-        """When streams were declared or their desired state changed, in epoch ms, as far as it is known."""
-        t = s.stream.c
-        with self.begin() as c:
-            query = select(t.name, t.changed_at).where(DECLARED, t.changed_at.is_not(None))
-            return {r.name: r.changed_at for r in c.execute(query)}
 
     def app(self, name: str) -> AppRow | None:
         with self.begin() as c:

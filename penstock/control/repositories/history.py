@@ -21,7 +21,6 @@ HISTORY_FIGURES = (
 )  # fmt: skip
 FIGURES = (*HISTORY_FIGURES, "batch_age_ms", "watermark_age_ms")
 _COUNTED = ("late", "dead")
-_TOTALED = ("rows_per_s", "lag", "watermark_age_ms", "state_bytes", *_COUNTED)
 
 
 class HistoryRepository(ControlDatabase):
@@ -61,36 +60,49 @@ class HistoryRepository(ControlDatabase):
         by_step = {(row["at"], row["name"]): row for row in found}
         return [by_step[place] for place in sorted(by_step)]
 
-    def history_totals(self, since_ms: int, step_ms: int, delays: Mapping[str, int]) -> list[Mapping[str, Any]]:
-        """Totals of all streams in steps, oldest first; a step without a report is left out.
+    def spark_steps(self, names: Collection[str], since_ms: int, step_ms: int) -> list[Mapping[str, Any]]:
+        """The mean `rows_per_s` and the greatest `lag` of streams in steps, in order of names and times.
 
         Args:
-            since_ms: Epoch milliseconds; of its step, all is taken.
+            names: Names of the streams.
+            since_ms: Epoch milliseconds; of its step, all is taken. Hours that are left of older reports are left out.
             step_ms: Milliseconds of a step.
+        """
+        steps = _steps(s.history, step_ms, ("rows_per_s", "lag"))
+        recent = steps.where(s.history.c.name.in_(names), s.history.c.at >= since_ms // step_ms * step_ms)
+        with self.begin() as c:
+            return [dict(row) for row in c.execute(recent.order_by("name", "at")).mappings()]
+
+    def history_totals(self, at_ms: int, step_ms: int, delays: Mapping[str, int]) -> Mapping[str, Any]:
+        """Totals of all streams in one step.
+
+        Args:
+            at_ms: Epoch milliseconds of its beginning.
+            step_ms: Its milliseconds.
             delays: By stream, milliseconds that its watermark is behind by declaration, which is no age of it.
 
         Returns:
-            Rows with `at`, the beginning of the step; the sums over streams of the mean `rows_per_s`, of the greatest
-            `lag` and `state_bytes`, and of how much `late` and `dead` rose; and the greatest `watermark_age_ms`. None
-            if it is unknown of all streams.
+            The sums over streams of the mean `rows_per_s`, of the greatest `lag` and `state_bytes`, and of how much
+            `late` and `dead` rose since the step before, if the stream reported in it; and the greatest
+            `watermark_age_ms`. None if it is unknown of all streams.
         """
-        since, steps = since_ms // step_ms * step_ms, _steps(s.history, step_ms, _TOTALED, minima=_COUNTED)
-        one = steps.where(s.history.c.at >= since).subquery().c
-        before = [
-            func.lag(one[count]).over(partition_by=one.name, order_by=one.at).label(f"{count}_before")
-            for count in _COUNTED
+        h = s.history.c
+        within = h.at >= at_ms
+        figures = [func.avg(case((within, h.rows_per_s))).label("rows_per_s")]
+        figures += [
+            func.max(case((within, h[name]))).label(name) for name in ("lag", "state_bytes", "watermark_age_ms")
         ]
-        by_stream = select(*one, *before).subquery().c
-        delay = case(delays, value=by_stream.name, else_=0) if delays else literal_column("0")
-        totals = [func.sum(by_stream[name]).label(name) for name in ("rows_per_s", "lag", "state_bytes")]
-        totals.append(func.max(by_stream.watermark_age_ms - delay).label("watermark_age_ms"))
-        for count in _COUNTED:
-            rise = by_stream[count] - func.coalesce(by_stream[f"{count}_before"], by_stream[f"{count}_min"])
-            # A stream that was reset counts from 0.
-            totals.append(func.sum(case((rise > 0, rise), else_=0)).label(count))
-        query = select(by_stream.at, *totals).group_by(by_stream.at).order_by(by_stream.at)
+        for name in _COUNTED:
+            begin = func.coalesce(func.max(case((~within, h[name]))), func.min(case((within, h[name]))))
+            figures.append((func.max(case((within, h[name]))) - begin).label(name))
+        both = (h.at >= at_ms - step_ms) & (h.at < at_ms + step_ms)
+        one = select(h.name, *figures).where(both).group_by(h.name).subquery().c
+        totals = [func.sum(one[name]).label(name) for name in ("rows_per_s", "lag", "state_bytes")]
+        totals.append(func.max(one.watermark_age_ms - _delay(one.name, delays)).label("watermark_age_ms"))
+        # A stream that was reset counts from 0.
+        totals += [func.sum(case((one[name] > 0, one[name]), else_=0)).label(name) for name in _COUNTED]
         with self.begin() as c:
-            return [{name: _number(value) for name, value in row.items()} for row in c.execute(query).mappings()]
+            return {name: _number(value) for name, value in c.execute(select(*totals)).mappings().one().items()}
 
     def counts(self, since_ms: int, names: Collection[str] | None = None) -> dict[str, Mapping[str, int]]:
         """The smallest `late` and `dead` in the history after `since_ms`, of streams whose present counts are not 0.
@@ -132,12 +144,20 @@ def fold_old_reports(c: Connection, names: Iterable[str], now: int) -> None:
     c.execute(delete(hourly).where(hourly.c.at < now - HOURLY_DAYS * DAY_MS))
 
 
-def _steps(table: Table, step_ms: int, figures: Sequence[str] = FIGURES, minima: Sequence[str] = ()) -> Select[Any]:
+def _steps(table: Table, step_ms: int, figures: Sequence[str] = FIGURES) -> Select[Any]:
     at: ColumnElement[int] = table.c.at - table.c.at % literal_column(str(int(step_ms)))
-    columns = [(func.avg if name == "rows_per_s" else func.max)(table.c[name]).label(name) for name in figures] + [
-        func.min(table.c[name]).label(f"{name}_min") for name in minima
-    ]
+    columns = [(func.avg if name == "rows_per_s" else func.max)(table.c[name]).label(name) for name in figures]
     return select(table.c.name, at.label("at"), *columns).group_by(table.c.name, at)
+
+
+def _delay(name: ColumnElement[str], delays: Mapping[str, int]) -> ColumnElement[int]:
+    """The delay of a stream by its name. Few streams have one of their own."""
+    streams: dict[int, list[str]] = {}
+    for stream, delay in delays.items():
+        streams.setdefault(delay, []).append(stream)
+    none: ColumnElement[int] = literal_column("0")
+    delayed: list[tuple[Any, Any]] = [(name.in_(names), literal_column(str(delay))) for delay, names in streams.items()]
+    return case(*delayed, else_=none) if delayed else none
 
 
 def _number(value: Any) -> int | float | None:

@@ -27,9 +27,12 @@ def alarms(row: ProgressRow, before: Mapping[str, int] | None, now: int) -> list
     for name, what in (("late", "late records"), ("dead", "dead letters")):
         if before is not None and (rise := getattr(row, name) - before[name]) > 0:
             sentences.append(f"{what} in the last {duration(LATELY_MS)}: {rise:,}")
-    retried, written = ((row.store or {}).get(name, 0.0) for name in ("retried_per_s", "written_per_s"))
-    if retried > RETRIED * written:
-        sentences.append(f"its store is too busy: of {written:,.0f} documents per second, {retried:,.0f} are retried")
+    if row.store:
+        retried, written = (row.store.get(name, 0.0) for name in ("retried_per_s", "written_per_s"))
+        if retried > RETRIED * written:
+            sentences.append(
+                f"its store is too busy: of {written:,.0f} documents per second, {retried:,.0f} are retried"
+            )
     return sentences
 
 

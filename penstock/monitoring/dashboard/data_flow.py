@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 # What records lie in. All other nodes of the graph are declarations.
 PLACES = frozenset(("topic", "pattern", "table", "store", "source"))
+# Names that are kept of those that are reached.
+REACHED = 7
 
 
 class Neighbour(NamedTuple):
@@ -21,6 +23,13 @@ class Neighbour(NamedTuple):
     kind: str
     name: str
     through: str
+
+
+class Reached(NamedTuple):
+    """The nearest declarations that are reached, and how many there are."""
+
+    names: list[str]
+    total: int
 
 
 Node = tuple[str, str]
@@ -37,6 +46,7 @@ class DataFlow:
 
     targets: Mapping[Node, list[Node]]
     sources: Mapping[Node, list[Node]]
+    _reached: dict[tuple[Node, ...], Reached] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, graph: Mapping[str, Any]) -> DataFlow:
@@ -49,6 +59,14 @@ class DataFlow:
             targets[source].append(target)
             sources[target].append(source)
         return cls(targets, sources)
+
+    def reached(self, first: Sequence[Node]) -> Reached:
+        """What reads the output of some declarations, see `downstream`; found once, as a graph may be large."""
+        key = tuple(first)
+        if key not in self._reached:
+            names = self.downstream(first)
+            self._reached[key] = Reached(names[:REACHED], len(names))
+        return self._reached[key]
 
     def downstream(self, first: Iterable[Node]) -> list[str]:
         """Names of the declarations that read the output of some, directly or through others, the nearest first."""

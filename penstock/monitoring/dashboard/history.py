@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import Lock
 from typing import Any, Literal
 
@@ -53,18 +54,35 @@ def stream_history(control: Control, name: str, app: str, span: Span) -> dict[st
 
 
 def hour_history(control: Control, names: Collection[str]) -> dict[str, Any]:
-    """The last hour of some streams; returns what `downsample` returns."""
-    now = control.now()
-    return downsample(control.history_steps(names, now - HISTORY_MS - _STEP_MS, _STEP_MS), now)
+    """The last hour of some streams; as `downsample` returns it, but only `rows_per_s` and `lag`."""
+    now = control.now() // _STEP_MS
+    first = now - POINTS + 1
+    streams: dict[str, dict[str, list[float | None]]] = {}
+    for row in control.spark_steps(names, first * _STEP_MS, _STEP_MS):
+        index = row["at"] // _STEP_MS - first
+        if index < POINTS:
+            series = streams.setdefault(row["name"], {"rows_per_s": [None] * POINTS, "lag": [None] * POINTS})
+            series["rows_per_s"][index], series["lag"][index] = round(row["rows_per_s"], 2), row["lag"]
+    return {"t": _axis(first), "step_ms": _STEP_MS, "streams": streams}
 
 
 class TotalsHistory:
-    """The last hour of all streams together. Steps that are over are kept, as to read them takes long."""
+    """The last hour of all streams together.
 
-    def __init__(self) -> None:
+    With thousands of streams it takes seconds to read it: steps that are over are kept, and the first answers begin
+    later than an hour ago.
+
+    Args:
+        budget: Seconds that an answer may take, beside that of one step.
+        clock: In seconds.
+    """
+
+    def __init__(self, budget: float = 0.5, clock: Callable[[], float] = time.monotonic) -> None:
+        self._budget, self._clock = budget, clock
         self._lock = Lock()
         self._delays: Mapping[str, int] = {}
         self._steps: dict[int, Mapping[str, Any]] = {}
+        """By number"""
 
     def read(self, control: Control, delays: Mapping[str, int]) -> dict[str, Any]:
         """The totals.
@@ -77,24 +95,28 @@ class TotalsHistory:
             {"t": [epoch s], "step_ms": n, "totals": {series: [value or None]}}; the series are those of
             `Control.history_totals`.
         """
-        now = control.now()
-        first = now // _STEP_MS - POINTS + 1
+        now, end = control.now() // _STEP_MS, self._clock() + self._budget
+        first = now - POINTS + 1
         with self._lock:
             if delays != self._delays:
                 self._delays, self._steps = delays, {}
+            for step in range(now, first - 1, -1):
+                if step not in self._steps:
+                    self._steps[step] = control.history_totals(step * _STEP_MS, _STEP_MS, delays)
+                    if self._clock() > end:
+                        break
+            steps = [self._steps.get(step, {}) for step in range(first, now + 1)]
             # A report may be committed after the end of its step.
-            since = max(first, max(self._steps, default=0) - 1)
-            # One more, from which the counters of the first step rise.
-            read = control.history_totals((since - 1) * _STEP_MS, _STEP_MS, delays)
-            new = {row["at"] // _STEP_MS: row for row in read}
-            self._steps = {step: row for step, row in self._steps.items() if first <= step < since}
-            self._steps |= {step: row for step, row in new.items() if step >= since}
-            steps = [self._steps.get(first + i, {}) for i in range(POINTS)]
+            self._steps = {step: row for step, row in self._steps.items() if first <= step < now - 1}
         return {
-            "t": [(first + i) * _STEP_MS // 1000 for i in range(POINTS)],
+            "t": _axis(first),
             "step_ms": _STEP_MS,
             "totals": {name: [step.get(name) for step in steps] for name in TOTALS},
         }
+
+
+def _axis(first: int) -> list[int]:
+    return [step * _STEP_MS // 1000 for step in range(first, first + POINTS)]
 
 
 def downsample(

@@ -93,7 +93,7 @@ def _app(snap: Snapshot, app: AppRow, limits: StateLimits) -> AppView:
         "on" if wanted else "off",
         app.release_seq,
         app.restarts,
-        sum(row.app == app.name and row.state != "ended" for row in snap.drivers.values()),
+        snap.live_drivers.get(app.name, 0),
         _driver(driver, snap.now, limits) if driver else None,
         streams,
     )

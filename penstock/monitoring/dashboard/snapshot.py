@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -51,6 +52,11 @@ class Snapshot:
         return names
 
     @cached_property
+    def live_drivers(self) -> Mapping[str, int]:
+        """by app, how many of its drivers have not ended"""
+        return Counter(row.app for row in self.drivers.values() if row.state != "ended")
+
+    @cached_property
     def gaps_of(self) -> Mapping[str, list[DataLossRow]]:
         """by stream"""
         gaps: dict[str, list[DataLossRow]] = {}
@@ -67,11 +73,11 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
     for app in apps:
         if app.incarnation and app.incarnation not in drivers and (row := control.driver(app.incarnation)):
             drivers[row.incarnation] = row
-    desired = control.desired_by_app()
+    supervised = control.supervised()
     return Snapshot(
         now,
         apps,
-        {app.name: desired.get(app.name, {}) for app in apps},
+        {app.name: {name: one.desired for name, one in supervised.get(app.name, {}).items()} for app in apps},
         drivers,
         control.progress(),
         control.actions(actions),
@@ -81,7 +87,7 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         control.data_losses(),
         control.counts(now - LATELY_MS),
         control.backfill_runs(),
-        control.changed_at(),
+        {name: one.changed_at for streams in supervised.values() for name, one in streams.items() if one.changed_at},
         control.replacements(),
         control.faults(),
     )

@@ -76,10 +76,10 @@ def test_what_is_away_for_a_moment_stays_stopped_and_released(control: Control, 
 def test_what_is_away_is_as_if_it_did_not_exist(control: Control) -> None:
     control.sync(NO_SHOP)
     assert (control.desired(), control.desired("shop")) == ({"rates": "on"}, {})
-    assert control.desired_by_app() == {"bank": {"rates": "on"}}
+    [(app, streams)] = control.supervised().items()
+    assert (app, {name: row.desired for name, row in streams.items()}) == ("bank", {"rates": "on"})
     assert (control.app("shop"), control.app_of("sales")) == (None, None)
     assert [app.name for app in control.apps()] == ["bank"]
-    assert control.changed_at().keys() == {"rates"}
     assert control.stream_progress()[1].keys() == {"rates"}
     assert control.undeclared("shop") == ["returns", "sales"]
     assert facts_of(control, "shop") is None, "nothing launches its driver"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from sqlalchemy import func, insert, select, update
 from penstock.control import Control, ProgressRow, tables
 from penstock.control.repositories.apps import DeclaredApps
 from penstock.control.repositories.history import DAY_MS, HOUR_MS, HOURLY_DAYS
-from penstock.monitoring.dashboard.history import TotalsHistory
+from penstock.monitoring.dashboard.history import TotalsHistory, hour_history
 
 NAMES = ("s", "t")
 
@@ -90,15 +91,13 @@ def test_totals_are_sums_over_streams_whose_counters_rise_between_reports(contro
         with control.begin() as c:
             c.execute(update(tables.history).where(tables.history.c.at == at).values(late=late))
     add(control, "t", [2, 8, 66], rows_per_s=2.0, lag=None, watermark_age_ms=60, state_bytes=1)
-    assert control.history_totals(12, 10, {"t": 50, "nobody": 9}) == [
-        {"at": 30, "rows_per_s": 31.0, "lag": 31, "state_bytes": 10, "watermark_age_ms": 31, "late": 0, "dead": 0},
-        {"at": 60, "rows_per_s": 69.0, "lag": 69, "state_bytes": 11, "watermark_age_ms": 69, "late": 0, "dead": 0},
-    ]
-    first, second, third = control.history_totals(9, 10, {})
-    assert [row["late"] for row in (first, second, third)] == [1 + 1, 3, 0 + 1]
-    assert [row["at"] for row in (first, second, third)] == [0, 30, 60]
-    assert third["watermark_age_ms"] == 69
-    assert first["watermark_age_ms"] == 60
+    none = dict.fromkeys(("rows_per_s", "lag", "state_bytes", "watermark_age_ms", "late", "dead"))
+    assert control.history_totals(60, 10, {"t": 50, "nobody": 9}) == {
+        "rows_per_s": 69.0, "lag": 69, "state_bytes": 11, "watermark_age_ms": 69, "late": 2, "dead": 0,
+    }  # fmt: skip
+    assert control.history_totals(0, 10, {"t": 55})["watermark_age_ms"] == 7
+    assert control.history_totals(100, 10, {}) == none
+    assert [control.history_totals(at, 30, {})["late"] for at in (0, 30)] == [1 + 1, 3]
 
 
 def test_totals_that_were_read_are_not_read_again(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,26 +105,52 @@ def test_totals_that_were_read_are_not_read_again(control: Control, monkeypatch:
     monkeypatch.setattr(control, "now", lambda: now)
     times = [now - n * 15_000 for n in range(200, 0, -1)]
     add(control, "s", times, rows_per_s=1.0, lag=3)
-    totals = TotalsHistory()
+    totals = TotalsHistory(budget=60.0)
     before = totals.read(control, {})
-    asked: list[int] = []
+    read: list[int] = []
     real = control.history_totals
 
-    def counted(since: int, step: int, delays: Mapping[str, int]) -> list[Mapping[str, Any]]:
-        asked.append(since)
-        return real(since, step, delays)
+    def counted(at: int, step: int, delays: Mapping[str, int]) -> Mapping[str, Any]:
+        read.append((now - at) // step)
+        return real(at, step, delays)
 
     monkeypatch.setattr(control, "history_totals", counted)
     now += 60_000
     add(control, "s", [now - 45_000, now - 15_000], rows_per_s=5.0, lag=8)
     later = totals.read(control, {})
-    assert [now - since for since in asked] == [150_000]
+    assert read == [0, 1, 2, 3]
     assert later["t"][:-2] == before["t"][2:]
     assert later["totals"]["lag"][:-3] == before["totals"]["lag"][2:-1]
     assert later["totals"]["rows_per_s"][-4:] == [1.0, 5.0, 5.0, None]
-    assert later == TotalsHistory().read(control, {})
+    assert later == TotalsHistory(budget=60.0).read(control, {})
+    read.clear()
     totals.read(control, {"s": 1_000})
-    assert len(asked) == 3, "other delays, other totals"
+    assert read == list(range(120)), "other delays, other totals"
+
+
+def test_the_first_totals_begin_later_if_they_take_long(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = control.now()
+    monkeypatch.setattr(control, "now", lambda: now)
+    add(control, "s", [now - n * 30_000 for n in range(110, 0, -1)], rows_per_s=1.0)
+    complete = TotalsHistory(budget=60.0).read(control, {})["totals"]["rows_per_s"]
+    assert complete == [None] * 9 + [1.0] * 110 + [None]
+    # Time for twelve steps: the newest two, which are read again, and ten more.
+    totals = TotalsHistory(11.5, itertools.count(0.0, 1.0).__next__)
+    for n in range(12, 122, 10):
+        rates = totals.read(control, {})["totals"]["rows_per_s"]
+        assert rates == [None] * (120 - n) + complete[120 - n :]
+
+
+def test_sparks_are_means_and_maxima_of_the_streams_that_are_named(control: Control) -> None:
+    now = control.now()
+    for lag, rate in ((3, 1.0), (9, 2.0)):
+        add(control, "s", [now - 60_000], rows_per_s=rate, lag=lag)
+    add(control, "t", [now - 60_000], lag=1)
+    found = hour_history(control, ["s", "nobody"])
+    assert found["streams"].keys() == {"s"}
+    at = found["t"].index((now - 60_000) // 30_000 * 30)
+    assert {name: series[at] for name, series in found["streams"]["s"].items()} == {"rows_per_s": 1.5, "lag": 9}
+    assert {len(series) for series in found["streams"]["s"].values()} == {len(found["t"])} == {120}
 
 
 def test_steps_are_as_long_as_asked(control: Control) -> None:

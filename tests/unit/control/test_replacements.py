@@ -68,7 +68,7 @@ def test_a_replacement_has_an_app_with_its_code_and_is_in_no_list(control: Contr
     assert control.desired("replacement:s") == {"replacement:s": "on"}
     assert [app.name for app in control.apps()] == ["a"]
     assert control.desired().keys() == control.stream_progress()[1].keys() == {"s", "t"}
-    assert control.desired_by_app().keys() == {"a"}
+    assert control.supervised().keys() == {"a"}
     control.sync(DECLARED)
     assert control.app("replacement:s"), "it is not declared, but wanted"
     assert control.move_replacement(row.id, "cancelled", actor=ME)

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.control import Fault
+from penstock.monitoring.dashboard.data_flow import REACHED, Reached
 from penstock.monitoring.dashboard.model import AppView, FaultView, StreamView
 from penstock.monitoring.dashboard.page_data import PageData
 from penstock.monitoring.dashboard.states import STATES
 
 FAULTS, APPS, UNDER_WAY, BEATS = 100, 100, 100, 200
-# Names of what a fault affects.
-AFFECTED = 7
 
 
 def summary(data: PageData) -> dict[str, Any]:
@@ -43,18 +42,19 @@ def by_state(streams: Sequence[StreamView]) -> dict[str, int]:
 
 def fault_row(data: PageData, fault: FaultView) -> dict[str, Any]:
     """A fault, with names of what it affects; none while the declarations are not known."""
-    names = _affected(data, fault)
-    return {**vars(fault), "affects": names[:AFFECTED], "affects_total": len(names)}
+    names, total = _affected(data, fault)
+    return {**vars(fault), "affects": names[:REACHED], "affects_total": total}
 
 
-def _affected(data: PageData, fault: Fault) -> list[str]:
+def _affected(data: PageData, fault: Fault) -> Reached:
     """What a fault affects: of an app, also its own streams."""
     if data.declarations is None:
-        return []
-    own = data.declarations.of_app.get(fault.name, []) if fault.kind == "app" else [fault.name]
+        return Reached([], 0)
     rows = data.declarations.rows
-    reached = data.declarations.flow.downstream([(rows[name]["kind"], name) for name in own if name in rows])
-    return [*own, *reached] if fault.kind == "app" else reached
+    own = data.declarations.of_app.get(fault.name, []) if fault.kind == "app" else []
+    nodes = [(rows[name]["kind"], name) for name in own or [fault.name] if name in rows]
+    names, total = data.declarations.flow.reached(nodes)
+    return Reached([*own, *names], len(own) + total)
 
 
 def _totals(data: PageData) -> dict[str, Any]:
