@@ -1,4 +1,4 @@
-"""Run once while the image is built: fetches Spark's Kafka connector, and refuses an image that could not work."""
+"""Run once while the image is built: fetches what Spark needs, and refuses an image that could not work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from penstock.devstack.doctor import DoctorCheck, examine
 from penstock.devstack.platform import Platform
+from penstock.engine.checkpoint import file_managers
 from penstock.java import jars
 
 # The checks of `penstock doctor` that concern an image; the others look for what runs.
@@ -22,6 +23,8 @@ def faults(checks: Iterable[DoctorCheck]) -> list[str]:
 
 def main() -> None:
     jars.ensure("connector")
+    for manager in (file_managers.LOCAL, file_managers.CONDITIONAL):
+        file_managers.jar_of(manager)
     if wrong := faults(examine(Platform())):
         sys.exit("\n".join(wrong))
 

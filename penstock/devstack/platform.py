@@ -24,7 +24,7 @@ from penstock.devstack.servers.kafka import Broker, Brokers
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.spark import Master, SparkCluster
 from penstock.devstack.servers.warm_session import WarmSession
-from penstock.engine.checkpoint import s3a
+from penstock.engine.checkpoint import file_managers, s3a
 from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import ports, process, session
 from penstock.host.files import locked, make_private, owner_only
@@ -231,6 +231,8 @@ class Platform:
                     jars.ensure(name, step.tick)
         if s3a.is_object_store(settings().checkpoint_root):
             s3a.s3a_jars()
+        else:
+            file_managers.jar_of(file_managers.LOCAL)
         if self.mariadb and not self.mariadb.running():
             with report.step("Looking for MariaDB") as step:
                 step.say(f"from {mariadb_binaries.find(step.tick).source}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from penstock.engine.checkpoint import s3a
+from penstock.engine.checkpoint import file_managers, s3a
 from penstock.engine.executor_code import EXECUTOR_FOLDER
 from penstock.engine.spark_security import security_conf
 from penstock.errors import SettingError
@@ -131,16 +131,17 @@ def _submit_conf(
         conf |= _of_executors(app, master, chosen, connector)
     hidden: dict[str, str] = {}
     if urlparse(s.checkpoint_root).scheme in ("", "file"):
-        # The default manager forks two processes per file on a local disk. This one guards less against two writers,
-        # which the lease and the fenced producer do here.
-        conf[CHECKPOINT_WRITER] = (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        )
+        # Spark's own managers run three processes per file on a local disk. This one guards less against two writers
+        # than Spark's default, which the lease and the fenced producer do here.
+        conf[CHECKPOINT_WRITER], more = file_managers.LOCAL, [file_managers.jar_of(file_managers.LOCAL)]
     elif s3a.is_object_store(s.checkpoint_root):
-        # At the end of the class path: the JVM's cache is valid for the path before.
-        fetched = [*filter(None, [conf.get("spark.jars")]), *map(str, s3a.s3a_jars())]
-        conf |= {CHECKPOINT_WRITER: s3a.FILE_MANAGER, "spark.jars": ",".join(fetched)}
+        conf[CHECKPOINT_WRITER], more = file_managers.CONDITIONAL, s3a.s3a_jars()
         hidden = s3a.spark_conf(s.checkpoint_root)
+    else:
+        more = []
+    # At the end of the class path: the JVM's cache is valid for the path before.
+    if fetched := [*filter(None, [conf.get("spark.jars")]), *map(str, more)]:
+        conf["spark.jars"] = ",".join(fetched)
     hidden |= security_conf(master) | s.spark_conf
     return {key: value for key, value in conf.items() if key not in hidden}, hidden
 

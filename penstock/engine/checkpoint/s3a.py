@@ -6,23 +6,18 @@ same number, the first one succeeds. Nothing is renamed there, as that would cop
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from urllib.parse import urlparse
 
+from penstock.engine.checkpoint import file_managers
 from penstock.errors import SettingError
-from penstock.host.files import publish
 from penstock.java import jars
-from penstock.java.compiler import compile_java
 from penstock.object_store.bucket import Bucket, parse_endpoint
 from penstock.object_store.endpoint import AWS, Endpoint, find_endpoint
 
 SCHEME, HADOOP_PREFIX = "s3a", "spark.hadoop.fs.s3a."
-# The class that writes the files of a checkpoint.
-FILE_MANAGER = "penstock.ConditionalCheckpointFileManager"
 # Spark matches error texts by a pattern that takes a stack frame for each character, and these texts are long.
 JAVA_OPTIONS = ("-Xss16m",)
-FILE_MANAGER_SOURCE = Path(__file__).parent / "java" / f"{FILE_MANAGER.rpartition('.')[2]}.java"
 
 
 def is_object_store(path: str) -> bool:
@@ -52,16 +47,7 @@ def store_below(path: str) -> Bucket:
 
 def s3a_jars() -> list[Path]:
     """The jars of the S3A client and of the checkpoint writer; downloaded and compiled where they are missing."""
-    spark = sorted((jars.pyspark_folder() / "jars").glob("*.jar"))
-    names = ("spark-sql_", "spark-core_", "spark-common-utils_", "hadoop-client-api-", "scala-library-")
-    classes = compile_java(FILE_MANAGER_SOURCE, [jar for jar in spark if jar.name.startswith(names)])
-    target = classes.with_name(f"{classes.name}-jar")
-    with publish(target) as fresh:
-        if fresh:
-            with zipfile.ZipFile(fresh / f"{FILE_MANAGER_SOURCE.stem}.jar", "w") as out:
-                for file in classes.rglob("*.class"):
-                    out.write(file, file.relative_to(classes))
-    return [*jars.jars_of("s3a"), target / f"{FILE_MANAGER_SOURCE.stem}.jar"]
+    return [*jars.jars_of("s3a"), file_managers.jar_of(file_managers.CONDITIONAL)]
 
 
 def spark_conf(path: str) -> dict[str, str]:

@@ -117,35 +117,25 @@ class HadoopFolder:
 
     def replace(self, name: str, text: str) -> None:
         """Write a file atomically, and replace an older one."""
-        fresh = self._at(name if self._far else f"{name}.fresh")
-        out = self._fs.create(fresh, True)
-        try:
-            out.write(text.encode())
-        finally:
-            out.close()
-        if self._far:
-            return
-        rename = getattr(self._jvm, "org.apache.hadoop.fs.Options$Rename")
-        how = self._gateway.new_array(rename, 1)
-        how[0] = rename.OVERWRITE
-        getattr(self._jvm, "org.apache.hadoop.fs.FileContext").getFileContext(self._fs.getUri()).rename(
-            self._fs.makeQualified(fresh), self._fs.makeQualified(self._at(name)), how
-        )
+        self._write(name, text, overwrite=True)
 
     def create(self, name: str, text: str) -> bool:
         """Write a file atomically, as Spark writes entries of its logs, unless it exists; whether it did not exist."""
         try:
-            out = self._manager.createAtomic(self._at(name), False)
-            try:
-                out.write(text.encode())
-                out.close()
-            finally:
-                out.cancel()
+            self._write(name, text, overwrite=False)
         except Py4JJavaError as e:
             if is_instance_of(self._gateway, e.java_exception, "org.apache.hadoop.fs.FileAlreadyExistsException"):
                 return False
             raise
         return True
+
+    def _write(self, name: str, text: str, *, overwrite: bool) -> None:
+        out = self._manager.createAtomic(self._at(name), overwrite)
+        try:
+            out.write(text.encode())
+            out.close()
+        finally:
+            out.cancel()
 
     @cached_property
     def _manager(self) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.engine import session
-from penstock.engine.checkpoint import s3a
+from penstock.engine.checkpoint import file_managers, s3a
 from penstock.errors import SettingError, SinkError
 from penstock.settings import settings
 
@@ -17,6 +17,7 @@ from penstock.settings import settings
 def plain(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     monkeypatch.setattr("penstock.java.jars.jars_of", lambda _: [])
     monkeypatch.setattr("penstock.java.aot_cache.options", list)
+    monkeypatch.setattr(file_managers, "jar_of", lambda _: Path("/jars/manager.jar"))
 
 
 def test_what_was_measured_best_is_the_default() -> None:
@@ -25,7 +26,8 @@ def test_what_was_measured_best_is_the_default() -> None:
     assert "-XX:+UseSerialGC" in conf["spark.driver.extraJavaOptions"]
     assert (conf["spark.sql.session.timeZone"], conf["spark.executorEnv.TZ"]) == ("UTC", "UTC")
     assert conf["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == "true"
-    assert "FileSystemBased" in conf["spark.sql.streaming.checkpointFileManagerClass"]
+    assert conf["spark.sql.streaming.checkpointFileManagerClass"] == file_managers.LOCAL
+    assert conf["spark.jars"] == "/jars/manager.jar"
 
 
 @pytest.mark.parametrize(("memory", "results"), [("768m", "402653184b"), ("1G", "536870912b"), ("1024", "536870912b")])
@@ -68,7 +70,7 @@ def test_checkpoints_elsewhere_keep_sparks_own_manager(monkeypatch: pytest.Monke
 def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    libraries = [Path("/jars/client.jar"), Path("/jars/manager.jar")]
+    libraries = [Path("/jars/client.jar"), Path("/jars/conditional.jar")]
     monkeypatch.setattr(s3a, "s3a_jars", lambda: libraries)
     before = session.submit_conf("shop")
     for name, value in {"S3_URL": "https://store:9000", "S3_ACCESS_KEY": "me", "S3_SECRET_KEY": "word"}.items():
@@ -77,8 +79,7 @@ def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own
     settings.cache_clear()
     conf = session.submit_conf("shop")
     assert conf["spark.sql.streaming.checkpointFileManagerClass"] == "penstock.ConditionalCheckpointFileManager"
-    assert conf["spark.jars"] == "/jars/client.jar,/jars/manager.jar"
-    assert "spark.jars" not in before
+    assert conf["spark.jars"] == "/jars/client.jar,/jars/conditional.jar"
     # What its cache was made for.
     assert conf["spark.driver.extraClassPath"] == before["spark.driver.extraClassPath"]
     given = {
@@ -90,7 +91,7 @@ def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own
     assert (given["access.key"], given["secret.key"]) == ("me", "word")
     assert not any("word" in value for name, value in conf.items() if not name.startswith(s3a.HADOOP_PREFIX))
     far = session.submit_conf("shop", "spark://far:7077")["spark.jars"].split(",")
-    assert far == ["/jars/client.jar", "/jars/manager.jar"]
+    assert far == ["/jars/client.jar", "/jars/conditional.jar"]
 
 
 def test_an_object_store_for_checkpoints_must_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:

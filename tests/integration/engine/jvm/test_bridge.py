@@ -205,6 +205,24 @@ def test_a_folder_replaces_and_deletes_files(spark: SparkSession, tmp_path: Path
     assert folder.list_names("nowhere") == []
 
 
+def test_a_file_of_a_checkpoint_is_private_and_needs_no_process(spark: SparkSession, tmp_path: Path) -> None:
+    """Hadoop alone runs `chmod` three times for each."""
+    jvm: Any = spark._jvm
+
+    def faults_of_ended_children() -> int:
+        return int(Path(f"/proc/{jvm.ProcessHandle.current().pid()}/stat").read_text().rpartition(")")[2].split()[8])
+
+    folder = hadoop_fs.HadoopFolder(spark, str(tmp_path))
+    before = faults_of_ended_children()
+    assert folder.create("offsets/1", "one")
+    assert not folder.create("offsets/1", "two")
+    folder.replace("offsets/1", "three")
+    assert folder.read_verified("offsets/1") == "three"
+    assert faults_of_ended_children() == before
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "offsets").iterdir()} == {0o600}
+    assert (tmp_path / "offsets").stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.long
 def test_no_thread_starves_while_others_have_work(spark: SparkSession) -> None:
     """Six threads with more to do than the cores can; Spark's own order lets those wait that come late by name."""
