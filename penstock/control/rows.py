@@ -232,6 +232,9 @@ class ProgressRow:
     """The report of a driver about one stream. Times are epoch ms, rows are counts since the first start.
 
     Attributes:
+        batch_ms: Time of the last batch, from its beginning to its end. Of it, Spark spent `offsets_ms` to ask where
+            the inputs end, `planning_ms` on the plan, `processing_ms` to read, compute and write with the transaction
+            of the batch, and `checkpoint_ms` on its own logs of offsets and commits.
         store: For a sink, counted since its driver started: `destination`, `dead_letter_topics`, `written`,
             `conflicts`, `retried`, `refused`, `bytes`, `written_per_s`, `retried_per_s`, `waits`, and `answered_at`,
             when the store last took rows.
@@ -252,6 +255,10 @@ class ProgressRow:
     batch_id: int | None = None
     batch_at: int | None = None
     batch_ms: int | None = None
+    offsets_ms: int | None = None
+    planning_ms: int | None = None
+    processing_ms: int | None = None
+    checkpoint_ms: int | None = None
     rows_per_s: float = 0.0
     rows_in: int = 0
     rows_out: int = 0

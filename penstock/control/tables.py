@@ -167,6 +167,14 @@ lease = Table(
     Column("expires_at", BigInteger, nullable=False),
 )
 
+
+def _batch_time() -> list[Column[Any]]:
+    """How long a batch took, and the parts of it; see `rows.ProgressRow`."""
+    return [
+        Column(name, Integer) for name in ("batch_ms", "offsets_ms", "planning_ms", "processing_ms", "checkpoint_ms")
+    ]
+
+
 progress = Table(
     "progress",
     metadata,
@@ -177,7 +185,7 @@ progress = Table(
     Column("reported_at", BigInteger, nullable=False),
     Column("batch_id", BigInteger),
     Column("batch_at", BigInteger),  # when the last batch was committed
-    Column("batch_ms", Integer),  # how long it took
+    *_batch_time(),
     Column("rows_per_s", Double, nullable=False, default=0.0),
     Column("rows_in", BigInteger, nullable=False, default=0),  # since the stream was first started
     Column("rows_out", BigInteger, nullable=False, default=0),
@@ -200,7 +208,7 @@ progress = Table(
 def _history_figures() -> list[Column[Any]]:
     return [
         Column("rows_per_s", Double, nullable=False),
-        Column("batch_ms", Integer),
+        *_batch_time(),
         Column("batch_age_ms", BigInteger),
         Column("lag", BigInteger),
         Column("watermark_age_ms", BigInteger),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, case, delete, func, insert, literal_column, select
+from sqlalchemy import Connection, Select, Table, and_, case, delete, func, insert, literal_column, or_, select
 from sqlalchemy.sql import ColumnElement
 
 from penstock.control import tables as s
@@ -15,9 +15,12 @@ from penstock.settings import settings
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 # Days for which the hours are kept.
 HOURLY_DAYS = 400
+# Of the time of a batch.
+BATCH_PARTS = ("offsets_ms", "planning_ms", "processing_ms", "checkpoint_ms")
 # Figures that the history has as they were reported.
 HISTORY_FIGURES = (
-    "rows_per_s", "batch_ms", "lag", "state_rows", "state_bytes", "rows_in", "rows_out", "late", "dead", "restarts",
+    "rows_per_s", "batch_ms", *BATCH_PARTS, "lag", "state_rows", "state_bytes", "rows_in", "rows_out", "late", "dead",
+    "restarts",
 )  # fmt: skip
 FIGURES = (*HISTORY_FIGURES, "batch_age_ms", "watermark_age_ms")
 _COUNTED = ("late", "dead")
@@ -103,6 +106,14 @@ class HistoryRepository(ControlDatabase):
         totals += [func.sum(case((one[name] > 0, one[name]), else_=0)).label(name) for name in _COUNTED]
         with self.begin() as c:
             return {name: _number(value) for name, value in c.execute(select(*totals)).mappings().one().items()}
+
+    def restarts(self, since: Mapping[str, int]) -> dict[str, int]:
+        """The smallest count of restarts of each stream in its reports since a time. since: epoch ms by stream."""
+        h = s.history.c
+        wanted = or_(*(and_(h.name == name, h.at >= at) for name, at in since.items()))
+        query = select(h.name, func.min(h.restarts).label("restarts")).where(wanted).group_by(h.name)
+        with self.begin() as c:
+            return {row.name: row.restarts for row in c.execute(query)}
 
     def counts(self, since_ms: int, names: Collection[str] | None = None) -> dict[str, Mapping[str, int]]:
         """The smallest `late` and `dead` in the history after `since_ms`, of streams whose present counts are not 0.

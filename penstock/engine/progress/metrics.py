@@ -22,6 +22,13 @@ OPEN_TRANSACTION_S = 10.0
 LONG_BATCH_S = 1.0
 # Lag that lasts so many seconds, which is two measurements, is more than a heartbeat between two batches.
 BACKLOG_S = 6.0
+# Of Spark's names of the parts of a batch.
+BATCH_PARTS: Mapping[str, Sequence[str]] = {
+    "offsets_ms": ("latestOffset", "getBatch"),
+    "planning_ms": ("queryPlanning",),
+    "processing_ms": ("addBatch",),
+    "checkpoint_ms": ("walCommit", "commitOffsets"),
+}
 EPOCH = "1970-01-01T00:00:00.000Z"
 
 
@@ -85,7 +92,10 @@ class StreamMetrics:
             ended: bool = progress["batchId"] != row.batch_id
             if ended:
                 row.batch_id = progress["batchId"]
-                row.batch_ms = int(progress["durationMs"].get("triggerExecution", 0))
+                durations = progress["durationMs"]
+                row.batch_ms = int(durations.get("triggerExecution", 0))
+                for part, names in BATCH_PARTS.items():
+                    setattr(row, part, sum(int(durations.get(name, 0)) for name in names))
                 row.batch_at = epoch_ms(progress["timestamp"]) + row.batch_ms
             if watermark := epoch_ms(progress.get("eventTime", {}).get("watermark", EPOCH)):
                 row.watermark = watermark

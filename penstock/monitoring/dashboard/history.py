@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from penstock.control import Control
+from penstock.control.repositories.history import BATCH_PARTS
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 HISTORY_MS = HOUR_MS
@@ -25,7 +26,7 @@ SPANS: Mapping[Span, tuple[int, int]] = {
 # Marks of one answer; of more, the newest.
 MARKS = 200
 
-_MAXIMUM = ("batch_ms", "batch_age_ms", "lag", "watermark_age_ms")
+_MAXIMUM = ("batch_ms", *BATCH_PARTS, "batch_age_ms", "lag", "watermark_age_ms")
 _LAST = ("state_rows", "state_bytes")
 _RISE = ("late", "dead", "restarts")
 TOTALS = ("rows_per_s", "lag", "watermark_age_ms", "state_bytes", "late", "dead")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.control.repositories.history import BATCH_PARTS
 from penstock.monitoring.dashboard.history import downsample
 
 FIGURES = (
     "batch_ms",
+    *BATCH_PARTS,
     "batch_age_ms",
     "lag",
     "watermark_age_ms",

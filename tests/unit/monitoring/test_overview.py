@@ -11,6 +11,7 @@ import pytest
 
 from penstock.control import Actor, AppRow, Control, Desired
 from penstock.control.repositories.captures import CaptureRow
+from penstock.control.repositories.history import BATCH_PARTS
 from penstock.errors import ControlError
 from penstock.monitoring.dashboard.history import POINTS, downsample
 from penstock.monitoring.dashboard.model import CaptureView
@@ -269,6 +270,7 @@ def _declare(control: Control) -> None:
 def past(at: int, **changes: Any) -> dict[str, Any]:
     return {
         "name": "bundles", "at": at, "rows_per_s": 10.0, "batch_ms": 5, "batch_age_ms": 1, "lag": 2,
+        **dict.fromkeys(BATCH_PARTS, 1),
         "watermark_age_ms": 3, "state_rows": 4, "state_bytes": 5, "rows_in": 6, "rows_out": 7, "late": 0, "dead": 0,
         "restarts": 0, **changes,
     }  # fmt: skip

@@ -95,6 +95,16 @@ def test_an_idle_query_tells_of_no_batch() -> None:
     assert figures.row.batch_at == batch_at + 20_000 - 1000 + 200
 
 
+def test_the_time_of_a_batch_has_parts() -> None:
+    figures = StreamMetrics(ProgressRow("s", "a", "i"))
+    durations = {
+        "latestOffset": 3, "getBatch": 1, "queryPlanning": 40, "addBatch": 900, "walCommit": 20, "commitOffsets": 30,
+    }  # fmt: skip
+    figures.add_progress(progress(0, 5, "00", triggerExecution=1000, **durations))
+    row = figures.row
+    assert (row.offsets_ms, row.planning_ms, row.processing_ms, row.checkpoint_ms) == (4, 40, 900, 50)
+
+
 def test_a_long_batch_runs_although_none_has_ended() -> None:
     figures = StreamMetrics(ProgressRow("s", "a", "i", state="idle"))
     figures.set_lag({"t": {0: 5}}, {("t", 0): 1005})
