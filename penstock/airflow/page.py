@@ -252,7 +252,7 @@ def get_preview(stream: Annotated[str, Query(max_length=120)]) -> JSONResponse:
 
 @app.post("/api/actions", dependencies=[Depends(may_operate), Depends(from_this_page)])
 async def act(action: Annotated[Action, Depends(action_of)], user: GetUserDep) -> JSONResponse:
-    """Start or stop a stream or an app, send a request to a capture, or replay a sink.
+    """Start or stop a stream or an app, accept its data loss, send a request to a capture, or replay a sink.
 
     404 if the name is not declared.
     """
@@ -283,6 +283,11 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
     if action.verb == "replay":
         return page_letters.replay(control, action, actor)
     desired = _desired(control, action)
+    if action.verb == "go-on":
+        gaps = control.accept_data_loss(action.name, actor, action.note) if action.kind == "stream" else []
+        if not gaps:
+            raise HTTPException(409, f"{action.kind} {action.name!r} is not blocked by data loss")
+        return JSONResponse({"accepted": [str(gap) for gap in gaps]})
     want: Literal["on", "off"] = "on" if action.verb == "start" else "off"
     names = [action.name] if action.kind == "stream" else list(desired)
     names = [name for name in names if desired[name] != want] or names

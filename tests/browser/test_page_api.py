@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 
 from penstock.control import Control
 from penstock.control.repositories.captures import Captures
+from penstock.control.repositories.data_loss import DataLoss
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.kafka.admin import ensure_topics
@@ -286,6 +287,24 @@ def test_the_plugin_is_light_in_processes_that_serve_no_page(tmp_path: Path) -> 
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_data_loss_is_accepted_once(olga: httpx.Client, control: Control) -> None:
+    body = {"verb": "go-on", "kind": "stream", "name": "bundles", "note": "known"}
+    control.report_data_loss("bundles", [DataLoss("bundles-in", "cut", 0, 5, 9, 4)])
+    try:
+        answer = olga.post("/penstock/api/actions", json=body, headers=same_origin(olga))
+        assert (answer.status_code, len(answer.json()["accepted"])) == (200, 1)
+        action = control.actions(1)[0]
+        assert (action["actor"], action["verb"], action["target"]) == ("olga", "go-on", "bundles")
+        assert action["detail"].startswith("known: bundles-in")
+        for name, kind, status in (("bundles", "stream", 409), ("metrics", "app", 409), ("none", "stream", 404)):
+            again = olga.post(
+                "/penstock/api/actions", json=body | {"name": name, "kind": kind}, headers=same_origin(olga)
+            )
+            assert again.status_code == status
+    finally:
+        control.report_data_loss("bundles", [])
 
 
 def test_a_request_to_a_capture_is_recorded(olga: httpx.Client, control: Control) -> None:

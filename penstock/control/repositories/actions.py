@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, case, insert, or_, select
+from sqlalchemy import Connection, and_, case, func, insert, or_, select
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase
@@ -79,6 +79,21 @@ class ActionRepository(ControlDatabase):
             actors = c.execute(select(actor).distinct().limit(limit)).scalars()
             verbs = c.execute(select(recent.verb).distinct().limit(limit)).scalars()
             return sorted(actors), sorted(verbs)
+
+    def supervisor_actions(self, since: Mapping[str, int]) -> dict[tuple[str, str], tuple[int, int]]:
+        """What supervisors did.
+
+        Args:
+            since: By target, epoch milliseconds.
+
+        Returns:
+            By target and verb, how often, and epoch milliseconds of the last time.
+        """
+        a = s.action.c
+        wanted = or_(*(and_(a.target == target, a.at >= at) for target, at in since.items()))
+        query = select(a.target, a.verb, func.count(), func.max(a.at)).where(a.source == SUPERVISOR, wanted)
+        with self.begin() as c:
+            return {(target, verb): (n, at) for target, verb, n, at in c.execute(query.group_by(a.target, a.verb))}
 
     def actions_on(self, targets: Sequence[str], since_ms: int, limit: int) -> list[Mapping[str, Any]]:
         """The last actions on streams or apps since a time, newest first, with the columns of `actions`."""

@@ -10,12 +10,15 @@ from typing import Any
 
 from penstock.control import Control, Fault
 from penstock.model.declaration import CAPTURES_APP
+from penstock.monitoring.dashboard.attempts import read_attempts
 from penstock.monitoring.dashboard.declarations import Declarations
 from penstock.monitoring.dashboard.model import Overview, StreamView
 from penstock.monitoring.dashboard.platform_status import PlatformStatus, read_status
 from penstock.monitoring.dashboard.states import StateLimits
 from penstock.monitoring.dashboard.under_way import UnderWay, late_streams, read_lag_falls, under_way
 
+# Faults that are shown.
+FAULTS = 100
 VIEWS = ("streams", "captures", "sinks", "backfills", "replacements")
 
 
@@ -28,12 +31,14 @@ class PageData:
         declarations: What is declared; None while it is not known.
         disk_hash: Of the files on the disk.
         under_way: What takes long.
+        attempts: What was tried about a fault, by its kind and name; see `read_attempts`.
     """
 
     status: PlatformStatus
     declarations: Declarations | None
     disk_hash: str
     under_way: list[UnderWay]
+    attempts: Mapping[tuple[str, str], str]
 
     @property
     def view(self) -> Overview:
@@ -87,7 +92,9 @@ def read_page_data(
     status = read_status(control, limits)
     late = late_streams(status.streams)
     falls = read_lag_falls(control, [stream.name for stream in late], status.view.now)
-    return PageData(status, declarations, disk_hash, under_way(status.view, late, falls))
+    streams = {stream.name: stream for stream in status.streams}
+    attempts = read_attempts(control, status.view.faults[:FAULTS], streams, status.view.now)
+    return PageData(status, declarations, disk_hash, under_way(status.view, late, falls), attempts)
 
 
 def _view_of(fault: Fault) -> str:

@@ -45,7 +45,7 @@ def moment(
     snap = Snapshot(NOW, apps, desired, drivers, progress, **more)
     status = PlatformStatus(snap, overview(snap, StateLimits()), StateLimits())
     late = late_streams(status.streams)
-    return PageData(status, declarations, "0" * 64, under_way(status.view, late, falls or {}))
+    return PageData(status, declarations, "0" * 64, under_way(status.view, late, falls or {}), {})
 
 
 def many(count: int) -> list[ProgressRow]:

@@ -44,7 +44,12 @@ def stream_list(data: PageData, q: str, app: str, state: str, page: int) -> dict
         "by_state": by_state(streams),
         "app_names": [one.name for one in data.view.apps],
         "apps": [
-            {**_app(one), "streams": by_app[one.name], "streams_total": len(one.streams)}
+            {
+                **_app(one),
+                "streams": by_app[one.name],
+                "streams_total": len(one.streams),
+                "streams_on": sum(stream.desired == "on" for stream in one.streams),
+            }
             for one in data.view.apps
             if one.name in by_app
         ],

@@ -9,10 +9,10 @@ from typing import Any
 from penstock.control import Fault
 from penstock.monitoring.dashboard.data_flow import REACHED, Reached
 from penstock.monitoring.dashboard.model import AppView, FaultView, StreamView
-from penstock.monitoring.dashboard.page_data import PageData
+from penstock.monitoring.dashboard.page_data import FAULTS, PageData
 from penstock.monitoring.dashboard.states import STATES
 
-FAULTS, APPS, UNDER_WAY, BEATS = 100, 100, 100, 200
+APPS, UNDER_WAY, BEATS = 100, 100, 200
 
 
 def summary(data: PageData) -> dict[str, Any]:
@@ -41,9 +41,10 @@ def by_state(streams: Sequence[StreamView]) -> dict[str, int]:
 
 
 def fault_row(data: PageData, fault: FaultView) -> dict[str, Any]:
-    """A fault, with names of what it affects; none while the declarations are not known."""
+    """A fault, with what was tried, and names of what it affects; none while the declarations are not known."""
     names, total = _affected(data, fault)
-    return {**vars(fault), "affects": names[:REACHED], "affects_total": total}
+    tried = data.attempts.get((fault.kind, fault.name), "") if fault.ended_at is None else ""
+    return {**vars(fault), "tried": tried, "affects": names[:REACHED], "affects_total": total}
 
 
 def _affected(data: PageData, fault: Fault) -> Reached:
