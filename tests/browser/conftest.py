@@ -110,9 +110,10 @@ class View:
 
 @pytest.fixture
 def visit(browser: Browser, server: Server, scene: Scene) -> Iterator[Callable[..., View]]:
-    """Open the page as Airflow's UI embeds it.
+    """Open a view of the page as Airflow's UI embeds it.
 
-    ui: within Airflow's UI itself. form: the same, by the sign-in form and the navigation, as a person does.
+    at: the address of the view. ui: within Airflow's UI itself. form: the same, by the sign-in form and the
+    navigation, as a person does, which leads to the overview.
     """
     assert scene.live
     contexts: list[BrowserContext] = []
@@ -120,6 +121,7 @@ def visit(browser: Browser, server: Server, scene: Scene) -> Iterator[Callable[.
     def go(
         user: str = "olga",
         *,
+        at: str = "streams",
         theme: str = "light",
         width: int = 1280,
         height: int = 1000,
@@ -154,8 +156,8 @@ def visit(browser: Browser, server: Server, scene: Scene) -> Iterator[Callable[.
         if form:
             link.click()
         else:
-            page.goto(f"{server.url}{PLACE.removeprefix('**')}")
-        view.frame.locator("table.streams").wait_for()
+            page.goto(f"{server.url}{PLACE.removeprefix('**')}#/{at}")
+        view.frame.locator("main:not([aria-busy])").wait_for()
         return view
 
     yield go

@@ -76,6 +76,10 @@ def _stream(name: str, app: str) -> Stream:
     return Stream(name, app, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows, output, EmitFinal(minute, minute))
 
 
+# Of the time of a batch, ms.
+PARTS: dict[str, Any] = {"offsets_ms": 12, "planning_ms": 64, "processing_ms": 268, "checkpoint_ms": 21}
+
+
 class Scene:
     """Fills a control database and keeps its live drivers reporting, as real drivers would."""
 
@@ -226,6 +230,7 @@ class Scene:
             batch_id=18_211,
             batch_at=now - 2_000,
             batch_ms=380,
+            **PARTS,
             rows_per_s=rate,
             rows_in=int(rate * 86_400 * 3 + 17),
             rows_out=int(rate * 7_200),
@@ -254,6 +259,7 @@ class Scene:
             "at": now - i * 10_000,
             "rows_per_s": row.rows_per_s * wave,
             "batch_ms": int((row.batch_ms or 0) * wave),
+            **{part: int(ms * wave) for part, ms in PARTS.items()},
             "batch_age_ms": int(1_400 * wave),
             "lag": int((row.lag or 0) * wave * burst),
             "watermark_age_ms": int(11_000 * wave),

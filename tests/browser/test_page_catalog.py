@@ -1,4 +1,4 @@
-"""The section Catalog of the operator page."""
+"""The view Catalog of the operator page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def row(view: View, name: str) -> Locator:
 
 
 def test_everything_declared_is_listed_and_drawn(visit: Visit, server: Server) -> None:
-    view = visit()
+    view = visit(at="catalog")
     expect(view.frame.locator("#catalog tbody tr")).to_have_count(len(LISTED))
     for name, kind in LISTED.items():
         expect(row(view, name).locator("td").first).to_have_text(kind)
@@ -60,7 +60,7 @@ def test_everything_declared_is_listed_and_drawn(visit: Visit, server: Server) -
 
 
 def test_lines_meet_their_boxes_and_boxes_do_not_overlap(visit: Visit) -> None:
-    view = visit()
+    view = visit(at="catalog")
     expect(node(view, "topic", "orders")).to_be_visible()
     boxes = view.frame.locator("#catalog-graph rect").evaluate_all(
         "nodes => nodes.map(n => [n.x, n.y, n.width, n.height].map(v => v.baseVal.value))"
@@ -81,7 +81,7 @@ def test_lines_meet_their_boxes_and_boxes_do_not_overlap(visit: Visit) -> None:
 
 
 def test_names_stay_within_their_boxes(visit: Visit) -> None:
-    view = visit()
+    view = visit(at="catalog")
     expect(node(view, "topic", "orders")).to_be_visible()
     wide = "nodes => nodes.filter(n => [...n.querySelectorAll('text')].some("
     wide += (
@@ -91,10 +91,11 @@ def test_names_stay_within_their_boxes(visit: Visit) -> None:
 
 
 def test_a_picked_name_is_marked_with_upstream_and_downstream(visit: Visit) -> None:
-    view = visit()
+    view = visit(at="catalog")
     button = row(view, "shop-names").get_by_role("button")
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
+    view.page.wait_for_url("**/plugin/penstock#/catalog/shop-names")
     off = view.frame.locator("#catalog-graph .node.off")
     names = view.frame.locator("#catalog-graph .node:not(.off)").evaluate_all("nodes => nodes.map(n => n.dataset.name)")
     assert sorted(names) == ["shop-names", "shops", "shops", "till:shops", "till:towns"]
@@ -111,9 +112,8 @@ def test_invalid_declarations_are_reported(visit: Visit, server: Server) -> None
     broken = server.project / "jobs" / "shop" / "broken.py"
     broken.write_text("nothing.of_the_kind\n")
     try:
-        view = visit()
+        view = visit(at="catalog")
         expect(view.frame.locator("#catalog-error")).to_contain_text("`penstock catalog` shows the errors")
-        expect(view.frame.locator("tr.stream").first).to_be_visible()
         expect(row(view, "order-replay")).to_be_visible()
     finally:
         broken.unlink()
@@ -121,7 +121,7 @@ def test_invalid_declarations_are_reported(visit: Visit, server: Server) -> None
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_graph_scrolls_within_its_box(visit: Visit, theme: str, screenshots: Path) -> None:
-    view = visit(theme=theme)
+    view = visit(at="catalog", theme=theme)
     graph, table = view.frame.locator("#catalog-graph"), view.frame.locator("#catalog")
     expect(row(view, "order-replay")).to_be_visible()
     ink, paper = (
@@ -131,7 +131,6 @@ def test_the_graph_scrolls_within_its_box(visit: Visit, theme: str, screenshots:
     assert graph.locator(".name").first.evaluate("node => getComputedStyle(node).fill") == ink
     for width in (1280, 390):
         view.page.set_viewport_size({"width": width, "height": 1000})
-        view.frame.locator("#h-catalog").scroll_into_view_if_needed()
         table.scroll_into_view_if_needed()
         view.page.screenshot(path=screenshots / f"catalog-{theme}-{width}.png")
         fits = "node => node.getBoundingClientRect().right <= document.documentElement.clientWidth"

@@ -27,11 +27,11 @@ def capture(view: View, name: str) -> Locator:
 
 
 def stream(view: View, name: str) -> Locator:
-    return view.frame.locator("tr.stream").filter(has=view.frame.get_by_role("button", name=name, exact=True))
+    return view.frame.locator("tr.stream").filter(has=view.frame.get_by_role("link", name=name, exact=True))
 
 
 def test_captures_show_their_state_and_accept_requests(visit: Visit, control: Control) -> None:
-    view = visit()
+    view = visit(at="captures")
     expect(view.frame.locator("tr.capture")).to_have_count(2)
     for said in ("running", "polling", "11 s", "3 of 41.2k"):
         expect(capture(view, "accounts")).to_contain_text(said)
@@ -79,8 +79,7 @@ def letter(broker: Broker, value: str) -> None:
 def test_dead_letters_are_shown_as_text(visit: Visit, fresh_broker: Broker) -> None:
     value = '{"name": "<img src=x onerror=alert(1)>"}'
     letter(fresh_broker, value)
-    view = visit()
-    view.frame.get_by_role("button", name="bundles", exact=True).click()
+    view = visit(at="streams/bundles")
     view.frame.get_by_role("button", name="Dead letters of bundles").click()
     dialog = view.frame.get_by_role("dialog", name="Dead letters of bundles")
     expect(dialog.locator("article")).to_have_count(1)
@@ -112,7 +111,7 @@ def run(view: View, name: str) -> Locator:
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshots: Path, theme: str) -> None:
-    view = visit(theme=theme, ui=theme == "light")
+    view = visit(at="backfills", theme=theme, ui=theme == "light")
     declared = view.frame.locator("#backfills tbody tr")
     expect(declared).to_have_count(2)
     replay = declared.filter(has=view.frame.get_by_role("rowheader", name="order-replay"))
@@ -145,7 +144,7 @@ def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshot
         expect(run(view, name).and_(view.frame.locator("[data-alarm]"))).to_have_count(int(alarming))
     assert run(view, RUNNING).locator("progress").evaluate("bar => bar.value") == pytest.approx(0.375)
     expect(run(view, RUNNING)).to_contain_text("11.2k45 s")
-    section = view.frame.locator("section").filter(has=view.frame.locator("#runs"))
+    section = view.frame.locator("#view")
     section.screenshot(path=screenshots / f"backfills-{theme}.png")
     view.page.set_viewport_size({"width": 390, "height": 800})
     section.screenshot(path=screenshots / f"backfills-{theme}-390.png")
@@ -156,16 +155,16 @@ def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshot
 
     def without_runs(route: Route) -> None:
         answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"runs": []})
+        content = answer.json()
+        declared = [one | {"last_run": None} for one in content["declared"]]
+        route.fulfill(response=answer, json=content | {"runs": [], "declared": declared})
 
-    view.page.route("**/penstock/api/everything", without_runs)
-    expect(view.frame.locator("#runs")).to_have_text(
-        re.compile("There are no runs yet. Open a backfill in Airflow and trigger its DAG")
-    )
+    view.page.route("**/penstock/api/backfills*", without_runs)
+    expect(view.frame.locator("#runs")).to_have_text(re.compile("There are no runs yet. Start a backfill in Airflow"))
     expect(replay).to_contain_text("never")
     view.page.unroute_all(behavior="ignoreErrors")
     assert view.troubles == []
-    view.frame.get_by_role("link", name="Open order-replay in Airflow").click()
+    view.frame.get_by_role("link", name="Start order-replay in Airflow").click()
     view.page.wait_for_url("**/dags/backfill_order-replay")
 
 
@@ -179,24 +178,13 @@ def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
     log.write_text(f"{'x' * 3000}\n" * 50)
     view = visit(theme=theme, width=390, height=800, ui=theme == "light")
     html = view.frame.locator("html")
-    view.frame.get_by_role("button", name="bundles", exact=True).click()
-    expect(view.frame.get_by_role("button", name="Dead letters of bundles")).to_be_visible()
 
     def fits(root: Locator) -> None:
         assert html.evaluate("node => node.scrollWidth <= node.clientWidth && node.clientWidth <= 390")
         assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
         assert root.evaluate(OVERLAPS) == []
 
-    fits(view.frame.locator("body"))
-    # Tried, not pressed: it can be scrolled to, and nothing covers it.
-    for name in ("Stop topic-quality", "Stop bundles", "Stop accounts"):
-        view.frame.get_by_role("button", name=name, exact=True).click(trial=True)
-    opened = {
-        "release": "Release quality", "ask": "Reconcile accounts", "letters": "Dead letters of bundles",
-        "late": "Late records of bundles", "log": "Log of metrics",
-    }  # fmt: skip
-    buttons = {what: view.frame.get_by_role("button", name=name, exact=True) for what, name in opened.items()}
-    for what, button in {**buttons, "cure": stream(view, "summaries").locator(".pill")}.items():
+    def opens(what: str, button: Locator) -> None:
         button.click()
         dialog = view.frame.get_by_role("dialog")
         expect(dialog).to_be_visible()
@@ -206,25 +194,52 @@ def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
         fits(dialog)
         view.page.keyboard.press("Escape")
         expect(dialog).to_have_count(0)
+
+    def button(name: str) -> Locator:
+        return view.frame.get_by_role("button", name=name, exact=True)
+
+    fits(view.frame.locator("#view"))
+    # Tried, not pressed: it can be scrolled to, and nothing covers it.
+    for name in ("Stop topic-quality", "Stop bundles", "Stop accounts"):
+        button(name).click(trial=True)
+    opens("release", button("Release quality"))
+    opens("log", button("Log of metrics"))
+    opens("cure", stream(view, "summaries").locator(".pill"))
+    stream(view, "bundles").get_by_role("link").click()
+    expect(button("Dead letters of bundles")).to_be_visible()
+    fits(view.frame.locator("#view"))
+    opens("letters", button("Dead letters of bundles"))
+    opens("late", button("Late records of bundles"))
+    view.frame.get_by_role("link", name="Captures").click()
+    expect(capture(view, "accounts")).to_be_visible()
+    fits(view.frame.locator("#view"))
+    opens("ask", button("Reconcile accounts"))
     log.unlink()
     assert view.troubles == []
 
 
 def test_a_viewer_sees_no_records_and_sends_no_requests(visit: Visit) -> None:
     view = visit("vera")
-    view.frame.get_by_role("button", name="bundles", exact=True).click()
-    for name in ("Poll accounts", "Log of metrics", "Dead letters of bundles", "Try bundles"):
-        expect(view.frame.get_by_role("button", name=name)).to_be_disabled()
+    buttons = {
+        "Streams": ["Log of metrics"], "bundles": ["Dead letters of bundles", "Try bundles"],
+        "Captures": ["Poll accounts"], "Dead letters": ["Read"],
+    }  # fmt: skip
+    for title, names in buttons.items():
+        view.frame.get_by_role("link", name=re.compile(f"^{title}( [0-9]+ faults?)?$")).click()
+        for name in names:
+            expect(view.frame.get_by_role("button", name=name)).to_be_disabled()
 
 
 def test_normal_values_are_not_marked(visit: Visit) -> None:
     def declared(route: Route) -> None:
         answer = route.fetch()
-        found = answer.json()
-        found["declared"].append({**found["declared"][0], "name": "bundles", "behind_ms": 9_000})
-        route.fulfill(response=answer, json=found)
+        content = answer.json()
+        for app in content["apps"]:
+            for one in app["streams"]:
+                one["behind_ms"] = 9_000 if one["name"] == "bundles" else 0
+        route.fulfill(response=answer, json=content)
 
-    view = visit(before=lambda page: page.route("**/penstock/api/catalog", declared))
+    view = visit(before=lambda page: page.route("**/penstock/api/streams", declared))
     watermark = stream(view, "bundles").locator("td").nth(4)
     expect(watermark).to_have_text(re.compile("^[23] s\\+ 9 s$"))
     expect(stream(view, "summaries").locator("td").nth(4)).to_contain_text("11 s")

@@ -120,7 +120,7 @@ def lines(view: View, field: str) -> list[str]:
 
 @pytest.mark.usefixtures("views")
 def test_rows_are_counted_and_a_key_is_found(visit: Visit, screenshots: Path) -> None:
-    view = visit()
+    view = visit(at="views")
     totals = section(view).locator(".tile .value")
     expect(totals).to_have_text(["120", "96", "24", "0", "12"])
     accounts = lines(view, "account")
@@ -161,7 +161,7 @@ def test_keys_and_values_are_shown_as_text(visit: Visit, views: Instance) -> Non
     views.put("agents", {key: agent(1, **odd) for key in KEYS})
     views.put("assigned", {key: assigned(1, 70, account=MARKUP) for key in KEYS})
     views.put("last-alerts", dict([alert(9, NOW, MARKUP)]))
-    view = visit()
+    view = visit(at="views")
     expect(dimension(view, "account")).to_contain_text(f"{MARKUP}{len(KEYS)}0{len(KEYS)}")
     for key in KEYS:
         found = find(view, key)
@@ -176,7 +176,7 @@ def test_keys_and_values_are_shown_as_text(visit: Visit, views: Instance) -> Non
 
 def test_a_panel_without_rows_and_with_one(visit: Visit, empty: Instance) -> None:
     empty.load()
-    view = visit()
+    view = visit(at="views")
     expect(section(view).locator(".tile .value")).to_have_text(["0", "0", "0", "0", "0"])
     expect(dimension(view, "version")).to_contain_text("By version: no agents.as of")
     expect(section(view).locator("> .empty")).to_contain_text("No agent has checked in yet.")
@@ -194,7 +194,7 @@ def test_a_panel_without_rows_and_with_one(visit: Visit, empty: Instance) -> Non
 
 def test_unknown_counts_are_dashes(visit: Visit, empty: Instance, ask: Callable[..., Any]) -> None:
     assert troubles(ask("")) == {"not-ready"}
-    view = visit()
+    view = visit(at="views")
     trouble = section(view).locator(".panel-trouble")
     expect(trouble).to_contain_text("The views are not ready.")
     expect(section(view).locator(".tile .value")).to_have_text(["–"] * 5)
@@ -242,7 +242,7 @@ def test_slow_stale_and_missing_views_are_distinguished(
 
 @pytest.mark.usefixtures("views")
 def test_only_users_who_may_act_search_for_a_key(visit: Visit, server: Server) -> None:
-    view = visit("vera")
+    view = visit("vera", at="views")
     expect(section(view).locator(".tile .value").first).to_have_text("120")
     expect(section(view).get_by_role("button", name="Find")).to_be_disabled()
     expect(view.frame.get_by_role("searchbox", name="Agent")).to_be_disabled()
@@ -255,7 +255,7 @@ def test_only_users_who_may_act_search_for_a_key(visit: Visit, server: Server) -
 @pytest.mark.usefixtures("views")
 def test_the_panel_fits(visit: Visit, screenshots: Path) -> None:
     for theme, width in (("light", 800), ("dark", 390)):
-        view = visit(theme=theme, width=width)
+        view = visit(at="views", theme=theme, width=width)
         find(view, "agent-7")
         root = view.frame.locator("html")
         assert root.evaluate("node => node.scrollWidth <= node.clientWidth")

@@ -31,9 +31,8 @@ ANSWER = {
 
 
 def test_rows_facts_and_counts_are_shown_as_text(visit: Visit, screenshots: Path) -> None:
-    view = visit()
+    view = visit(at="streams/bundles")
     view.page.route("**/penstock/api/preview?stream=bundles", lambda route: route.fulfill(json=ANSWER))
-    view.frame.get_by_role("button", name="bundles", exact=True).click()
     view.frame.get_by_role("button", name="Try bundles").click()
     dialog = view.frame.get_by_role("dialog", name="Preview of bundles")
     for words in (
@@ -52,9 +51,8 @@ def test_a_preview_that_fails_says_why(visit: Visit) -> None:
     def fail(route: Route) -> None:
         route.fulfill(status=409, json={"code": "command", "detail": FAILED})
 
-    view = visit()
+    view = visit(at="streams/bundles")
     view.page.route("**/penstock/api/preview?stream=bundles", fail)
-    view.frame.get_by_role("button", name="bundles", exact=True).click()
     view.frame.get_by_role("button", name="Try bundles").click()
     expect(view.frame.get_by_role("dialog")).to_contain_text(FAILED)
 

@@ -43,7 +43,7 @@ def cells(row: Locator) -> list[str]:
 
 
 def test_sinks_show_their_metrics_and_the_health_of_their_stores(visit: Visit) -> None:
-    view = visit()
+    view = visit(at="sinks")
     # Of the control database two, and one that is declared and was never started.
     expect(view.frame.locator("tr.sink")).to_have_count(3)
     well = sink(view, "shop-points")
@@ -65,7 +65,7 @@ def test_sinks_show_their_metrics_and_the_health_of_their_stores(visit: Visit) -
 
 
 def test_a_row_unfolds_into_metrics_and_the_last_error_and_stays_unfolded(visit: Visit) -> None:
-    view = visit()
+    view = visit(at="sinks")
     detail = unfolded(view, "shop-search")
     expect(detail.locator("dl")).to_contain_text("Retried4,410")
     expect(detail.locator("dl")).to_contain_text("Asked to wait31 times")
@@ -87,7 +87,7 @@ Spark's plan: <b>no markup</b>"""
 @pytest.mark.parametrize("canned", [True, pytest.param(False, marks=[pytest.mark.long, pytest.mark.timeout(400)])])
 def test_a_statement_is_explained_as_the_command_does(visit: Visit, screenshots: Path, canned: bool) -> None:
     """canned: the answer of the server; the real one takes a JVM."""
-    view = visit()
+    view = visit(at="sinks")
     if canned:
         view.page.route(
             "**/penstock/api/explain?sink=shop-points", lambda route: route.fulfill(json={"text": EXPLAINED})
@@ -135,7 +135,7 @@ def test_dead_letters_of_a_sink_are_replayed_to_its_store(
     visit: Visit, fresh_broker: Broker, influx: InfluxDBServer, control: Control, screenshots: Path
 ) -> None:
     put_aside(fresh_broker)
-    view = visit()
+    view = visit(at="sinks")
     detail = unfolded(view, "shop-points")
     detail.get_by_role("button", name="Dead letters of sink shop-points").click()
     letters = view.frame.get_by_role("dialog", name="Dead letters of shop-points")
@@ -171,22 +171,21 @@ def test_dead_letters_of_a_sink_are_replayed_to_its_store(
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_section_fits_at_every_width(visit: Visit, theme: str, screenshots: Path) -> None:
-    view = visit(theme=theme)
+    view = visit(at="sinks", theme=theme)
     detail = unfolded(view, "shop-search")
     root = view.frame.locator("html")
     for width in (390, 800, 1280):
         view.page.set_viewport_size({"width": width, "height": 1000})
         assert root.evaluate("node => node.scrollWidth <= node.clientWidth"), width
-        assert view.frame.locator("body").evaluate(OVERLAPS) == [], width
+        assert view.frame.locator("#view").evaluate(OVERLAPS) == [], width
         assert view.frame.locator("#sinks").evaluate("node => node.scrollWidth <= node.clientWidth"), width
-        view.frame.locator("#h-sinks").scroll_into_view_if_needed()
         view.frame.locator("#sinks").screenshot(path=screenshots / f"sinks-{theme}-{width}.png")
         detail.get_by_role("button", name="Replay shop-search").click(trial=True)
     assert view.troubles == []
 
 
 def test_a_viewer_may_not_act_on_a_sink(visit: Visit) -> None:
-    view = visit("vera")
+    view = visit("vera", at="sinks")
     detail = unfolded(view, "shop-points")
     for name in ("Explain shop-points", "Replay shop-points", "Dead letters of sink shop-points"):
         expect(detail.get_by_role("button", name=name)).to_be_disabled()

@@ -37,11 +37,27 @@ const call = async (path, { timeout = TIMEOUT_MS, ...options } = {}) => {
   throw new Failure(answer.status >= 500 ? "server" : "refused", detail);
 };
 
-export const overview = () => call("everything");
-export const history = () => call("history?all=1");
+const named = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value != null)).toString();
+// Of a view: its rows by the query of the address.
+const rows = (path, query, options) => call([path, named(query)].filter(Boolean).join("?"), options);
+export const texts = () => call("texts");
+export const overview = () => call("overview");
+export const streams = ({ q, app, state, page }) => rows("streams", { q, app, state, page });
+export const stream = (name) => call(`streams/${encodeURIComponent(name)}`);
+export const source = (name) => call(`streams/${encodeURIComponent(name)}/source`, { timeout: DECLARED_MS });
+export const captures = ({ q, page }) => rows("captures", { q, page });
+export const sinks = ({ q, page }) => rows("sinks", { q, page });
+export const backfills = ({ page }) => rows("backfills", { page });
+export const replacements = ({ page }) => rows("replacements", { page });
+export const archives = () => call("archives", { timeout: DECLARED_MS });
+export const views = () => call("views", { timeout: DECLARED_MS });
+export const activity = ({ q, actor, verb, before }) => rows("activity", { q, actor, verb, before });
+export const deadLetters = ({ q, page }) => rows("dead-letters", { q, page });
+export const reasons = (stream) => rows("dead-letters/reasons", { stream }, { timeout: 30000 });
+export const totalHistory = () => call("history");
+export const histories = (names) => call(`history?${new URLSearchParams(names.map((name) => ["names", name]))}`);
 export const streamHistory = (stream, span) => call(`history?${named({ stream, span })}`);
 export const catalog = () => call("catalog", { timeout: DECLARED_MS });
-const named = (values) => new URLSearchParams(values).toString();
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { timeout: 30000 });
 export const panel = (name) => call(`panels/${name}`, { timeout: DECLARED_MS });
 export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { timeout: DECLARED_MS });

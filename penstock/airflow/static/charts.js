@@ -1,4 +1,4 @@
-// Charts by uPlot (vendored) in one neutral colour: colours are for states.
+// Charts by uPlot (vendored) in one neutral colour: colours are for states, and for the parts of a whole.
 import { clock, date } from "./format.js";
 
 /* global uPlot */
@@ -13,7 +13,7 @@ const colour = (name) => {
 
 let ink = null;
 const palette = () => {
-  ink ??= { line: colour("line"), fill: colour("fill"), axis: colour("axis"), grid: colour("grid") };
+  ink ??= { line: colour("line"), fill: colour("fill"), axis: colour("axis"), grid: colour("grid"), parts: [0, 1, 2, 3, 4].map((n) => colour(`part-${n}`)) };
   return ink;
 };
 
@@ -32,6 +32,9 @@ const series = (bars) => ({
   spanGaps: false,
   ...(bars ? { paths: uPlot.paths.bars({ size: [0.9, 12, 2] }), width: 0 } : {}),
 });
+
+// The upper edge of a part of a whole, filled down to the axis; the parts below are drawn over it.
+const part = (n) => ({ stroke: () => palette().parts[n], fill: () => palette().parts[n], width: 0, points: { show: false }, spanGaps: false });
 
 // As wide as the columns of page.css leave room for.
 export const sparkWidth = () => (window.innerWidth < 981 ? 64 : window.innerWidth < 1300 ? 84 : 128);
@@ -74,7 +77,8 @@ const drawMarks = (u, times) => {
   u.ctx.restore();
 };
 
-export const detail = (host, { format, bars = false, sync, onCursor }) => {
+// parts: of how many the values are made; `set` takes their upper edges then, the highest first.
+export const detail = (host, { format, bars = false, parts = 0, sync, onCursor }) => {
   const axis = {
     stroke: () => palette().axis,
     grid: { stroke: () => palette().grid, width: 1 },
@@ -95,10 +99,10 @@ export const detail = (host, { format, bars = false, sync, onCursor }) => {
         { ...axis, size: 20, gap: 4, incrs: INCREMENTS, space: 56, values: (_, at, __, ___, increment) => at.map((t) => label(t, increment)) },
         { ...axis, size: 52, gap: 4, space: 28, values: (_, ticks) => ticks.map((v) => (v === 0 ? "0" : format(v))), ...(bars ? { incrs: WHOLE } : {}) },
       ],
-      series: [{}, series(bars)],
+      series: [{}, ...(parts ? Array.from({ length: parts }, (_, n) => part(parts - 1 - n)) : [series(bars)])],
       hooks: { setCursor: [(u) => onCursor(u.cursor.idx)], draw: [(u) => drawMarks(u, marks)] },
     },
-    [[], []],
+    [[], ...(parts ? Array.from({ length: parts }, () => []) : [[]])],
     host,
   );
   all.add(chart);
@@ -110,7 +114,7 @@ export const detail = (host, { format, bars = false, sync, onCursor }) => {
   return {
     set: (t, values, times = []) => {
       marks = times;
-      chart.setData([t, values]);
+      chart.setData([t, ...(parts ? values : [values])]);
     },
     destroy: () => {
       watch.disconnect();

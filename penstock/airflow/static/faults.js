@@ -1,110 +1,88 @@
 // What does not work or needs a person, since when, what it affects and what to do; then what is over.
-import { $, attr, h, marked, text } from "./dom.js";
+import { ask } from "./confirm.js";
+import { attr, dagLink, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
+import { showLog } from "./letters.js";
+import { linkTo } from "./router.js";
+import { Replaced, empty, scrolled, table } from "./rows.js";
+import { askToGoOn } from "./stream-actions.js";
 
-const NONE = "Nothing needs a person.";
-// More names than these are counted only.
-const AFFECTED = 6;
-
-// By the name of what is declared, what reads its output, directly or through others; the nearest first.
-export const downstream = (declared) => {
-  const readers = new Map();
-  for (const one of declared) {
-    for (const { kind, name } of one.reads) {
-      const place = `${kind} ${name}`;
-      readers.set(place, [...(readers.get(place) ?? []), one]);
-    }
-  }
-  return new Map(
-    declared.map((first) => {
-      const found = new Set();
-      const queue = [first];
-      for (const one of queue) {
-        for (const { kind, name } of one.writes) {
-          for (const reader of readers.get(`${kind} ${name}`) ?? []) {
-            if (reader === first || found.has(reader.name)) continue;
-            found.add(reader.name);
-            queue.push(reader);
-          }
-        }
-      }
-      return [first.name, [...found]];
-    }),
-  );
-};
-
+const COLUMNS = ["Since", "What", "State", "Reason", "Affects", "What to do"];
 const cell = (name, ...children) => h("td", { "data-label": name }, ...children);
 
+// Where a person sees more of it and acts on it.
+const PLACES = { app: (name) => linkTo(["streams"], { app: name }), backfill: () => linkTo(["backfills"]), replacement: () => linkTo(["replacements"]), capture: (name) => linkTo(["captures"], { q: name }) };
+const what = ({ kind, name }) =>
+  h("th", { scope: "row" }, h("a", (PLACES[kind] ?? ((stream) => linkTo(["streams", stream])))(name), name), h("span", { class: "muted" }, ` ${kind}`));
+
+const affected = ({ affects, affects_total: all }) => (affects?.length ? affects.join(", ") + (all > affects.length ? `, and ${f.count(all - affects.length)} more` : "") : "nothing else");
+
+const continueCapture = (name, acted) =>
+  ask({
+    title: `Continue ${name}?`,
+    message: "It accepts what it waits for, such as the removal of many rows; its view says what that is.",
+    label: "Continue",
+    action: { verb: "continue", kind: "capture", name },
+    done: () => acted(`Continue of ${name} is requested.`),
+  });
+
+const button = (label, what, onclick) => h("button", { type: "button", "aria-label": what, "aria-haspopup": "dialog", onclick }, `${label} …`);
+
+// What a person can do about a fault here. Buttons ask before they do anything.
+const remedies = ({ kind, name, app, state }, acted) => {
+  if (kind === "backfill") return [dagLink(`backfill_${name}`, "Start in Airflow", `Start ${name} in Airflow`)];
+  if (kind === "replacement") return [h("a", linkTo(["replacements"]), "Open")];
+  const log = button("Log", `Log of the driver of ${name}`, () => showLog(app));
+  if (kind === "app") return [log, dagLink(`streams_${app}`, "Its DAG", `The DAG that supervises ${app}, in Airflow`)];
+  if (state === "alarm") return [h("a", { ...linkTo(["dead-letters", name]), "aria-label": `Dead letters of ${name} by reason` }, "Dead letters")];
+  if (state !== "blocked") return [log];
+  if (kind === "capture") return [button("Continue", `Continue ${name}`, () => continueCapture(name, acted)), log];
+  return [button("Go on", `Let ${name} go on`, () => askToGoOn(name, acted)), log];
+};
+
 export class FaultList {
-  constructor() {
-    this.key = "";
-    this.pastKey = "";
-    this.affects = new Map();
-    this.apps = new Map();
+  constructor({ acted, guard }) {
+    Object.assign(this, { acted, guard });
+    this.node = scrolled("Faults");
+    this.node.id = "faults";
+    this.lasting = new Replaced(this.node);
+    this.ended = new Replaced(scrolled("Past faults"));
+    this.summary = h("summary", {});
+    this.past = h("details", { id: "past-faults", hidden: true }, this.summary, this.ended.node);
+    this.ended.node.classList.add("tall");
   }
 
-  declare(declared) {
-    this.affects = downstream(declared);
-    this.apps = new Map();
-    for (const { app, name } of declared) this.apps.set(app, [...(this.apps.get(app) ?? []), name]);
-  }
-
-  // What a fault affects: of an app, also its own streams.
-  affected({ kind, name }) {
-    if (kind !== "app") return this.affects.get(name) ?? [];
-    const own = this.apps.get(name) ?? [];
-    return [...new Set([...own, ...own.flatMap((stream) => this.affects.get(stream) ?? [])])];
-  }
-
-  show({ faults, past_faults: past, now }) {
-    const rows = faults.map((fault) => [fault, this.affected(fault)]);
-    const key = JSON.stringify(rows.map(([fault, names]) => [fault.kind, fault.name, fault.state, fault.reason, f.age(fault.lasted_ms), names]));
-    if (key !== this.key) {
-      this.key = key;
-      $("faults").replaceChildren(rows.length ? this.table(rows, now) : h("p", { class: "empty" }, NONE));
-    }
-    this.showPast(past, now);
-  }
-
-  table(rows, now) {
-    const columns = ["Since", "What", "State", "Reason", "Affects", "What to do"];
-    const body = rows.map(([fault, names]) => {
-      const more = names.length > AFFECTED ? `, and ${f.count(names.length - AFFECTED)} more` : "";
-      return h(
-        "tr",
-        {},
-        cell("Since", h("span", { title: fault.since == null ? null : f.moment(fault.since, now) }, fault.since == null ? "now" : f.age(fault.lasted_ms))),
-        h("th", { scope: "row" }, fault.name, h("span", { class: "muted" }, ` ${fault.kind}`)),
-        cell("State", h("span", { class: "pill", "data-state": fault.state }, fault.state)),
-        cell("Reason", fault.reason),
-        cell("Affects", h("span", { title: names.join(", ") }, names.length ? `${names.slice(0, AFFECTED).join(", ")}${more}` : "nothing else")),
-        cell("What to do", ...(fault.remedy ? marked(fault.remedy) : [f.DASH])),
-      );
+  show({ faults, faults_total: all, past_faults: past, now, viewer }) {
+    this.viewer = viewer;
+    const key = faults.map((fault) => [fault.kind, fault.name, fault.state, fault.reason, f.age(fault.lasted_ms), fault.affects, fault.tried]);
+    this.lasting.show([key, all, viewer], () => {
+      if (!faults.length) return empty("Nothing needs a person.");
+      const more = all > faults.length ? [empty(`And ${f.exact(all - faults.length)} more.`)] : [];
+      return [table("list faults", COLUMNS, faults.map((fault) => this.row(fault, now))), ...more];
     });
-    return h("table", { class: "list faults" }, h("thead", {}, h("tr", {}, ...columns.map((c) => h("th", { scope: "col" }, c)))), h("tbody", {}, ...body));
+    attr(this.past, "hidden", !past.length);
+    text(this.summary, `${f.plural(past.length, "past fault")}, the newest first`);
+    this.ended.show(past.map(({ kind, name, since }) => [kind, name, since]), () =>
+      table("list faults", ["Ended", "Lasted", "What", "State", "Reason"], past.map((fault) => this.pastRow(fault, now))),
+    );
   }
 
-  showPast(past, now) {
-    const key = JSON.stringify(past.map(({ kind, name, since }) => [kind, name, since]));
-    if (key === this.pastKey) return;
-    this.pastKey = key;
-    const place = $("past-faults");
-    attr(place, "hidden", !past.length);
-    text(place.querySelector("summary"), `${f.plural(past.length, "past fault")}, the newest first`);
-    const columns = ["Ended", "Lasted", "What", "State", "Reason"];
-    const body = past.map((fault) =>
-      h(
-        "tr",
-        {},
-        cell("Ended", f.moment(fault.ended_at, now)),
-        cell("Lasted", f.age(fault.lasted_ms)),
-        h("th", { scope: "row" }, fault.name, h("span", { class: "muted" }, ` ${fault.kind}`)),
-        cell("State", fault.state),
-        cell("Reason", fault.reason),
-      ),
+  row(fault, now) {
+    const actions = remedies(fault, this.acted);
+    for (const one of actions) if (one.localName === "button") this.guard(one, this.viewer);
+    return h(
+      "tr",
+      {},
+      cell("Since", h("span", { title: fault.since == null ? null : f.moment(fault.since, now) }, fault.since == null ? "now" : f.age(fault.lasted_ms))),
+      what(fault),
+      cell("State", h("span", { class: "pill", "data-state": fault.state }, fault.state)),
+      cell("Reason", fault.reason, fault.tried ? h("div", { class: "muted" }, fault.tried) : null),
+      cell("Affects", affected(fault)),
+      cell("What to do", ...marked(fault.remedy), h("div", { class: "buttons" }, ...actions)),
     );
-    place.querySelector("div").replaceChildren(
-      h("table", { class: "list faults" }, h("thead", {}, h("tr", {}, ...columns.map((c) => h("th", { scope: "col" }, c)))), h("tbody", {}, ...body)),
-    );
+  }
+
+  pastRow(fault, now) {
+    return h("tr", {}, cell("Ended", f.moment(fault.ended_at, now)), cell("Lasted", f.age(fault.lasted_ms)), what(fault), cell("State", fault.state), cell("Reason", fault.reason));
   }
 }

@@ -91,14 +91,24 @@ export class Graph {
       svg("path", { class: edge.matches ? "edge matches" : "edge", d: way(edge), "marker-end": "url(#arrow)" }),
     );
     this.boxes = nodes.map((node) => this.box(node, columns[node.column], runs));
-    const drawing = svg(
+    this.width = width;
+    this.drawing = svg(
       "svg",
       { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${nodes.length} nodes and ${edges.length} edges; the list below says the same` },
       svg("defs", {}, arrow),
       ...this.lines,
       ...this.boxes,
     );
-    this.host.replaceChildren(nodes.length ? drawing : h("p", { class: "empty" }, "Nothing is declared yet."));
+    this.host.replaceChildren(nodes.length ? this.drawing : h("p", { class: "empty" }, "Nothing is declared yet."));
+  }
+
+  // factor: of the present size; 0 fits the width of the host.
+  scale(factor) {
+    const present = this.drawing.getBoundingClientRect().width;
+    const wanted = factor ? present * factor : this.host.clientWidth;
+    const bounded = Math.min(Math.max(wanted, 200), 4 * this.width);
+    this.drawing.style.maxWidth = "none";
+    this.drawing.style.width = `${bounded}px`;
   }
 
   box({ name, kind, row }, { x, width }, runs) {

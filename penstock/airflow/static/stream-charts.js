@@ -7,13 +7,20 @@ import * as f from "./format.js";
 const CHARTS = [
   ["rows_per_s", "Rows per second", f.count],
   ["lag", "Lag, records", f.count],
-  ["batch_ms", "Batch time", f.span],
+  ["batch_ms", "Batch time", f.span, false, { processing_ms: "processing", planning_ms: "planning", checkpoint_ms: "checkpoint", offsets_ms: "offsets", other: "other" }],
   ["batch_age_ms", "Time since the last batch", f.span],
   ["watermark_age_ms", "Watermark age", f.span],
   ["state_bytes", "State size", f.bytes],
   ["late", "Late rows", f.count, true],
   ["dead", "Dead-lettered", f.count, true],
 ];
+// The upper edges of the parts of a value, the highest first, and the parts themselves; what is in none of them is the last.
+const stacked = (names, series, values) => {
+  const known = names.slice(0, -1).map((name) => series?.[name] ?? values.map(() => null));
+  const parts = [...known, values.map((value, i) => (value == null ? null : Math.max(0, value - known.reduce((sum, one) => sum + (one[i] ?? 0), 0))))];
+  const edges = parts.map((_, n) => values.map((value, i) => (value == null ? null : parts.slice(0, n + 1).reduce((sum, one) => sum + (one[i] ?? 0), 0))));
+  return { parts, edges: edges.toReversed() };
+};
 const SPANS = { "1h": "hour", "6h": "6 hours", "24h": "24 hours", "7d": "7 days", "90d": "90 days" };
 const REFRESH_MS = { "1h": 15000 };
 const LONGER_MS = 60000;
@@ -41,12 +48,14 @@ export class StreamCharts {
 
   // Charts need the size of their place, so they are created once the node is on the page.
   begin(history) {
-    for (const [key, title, format, bars] of CHARTS) {
+    for (const [key, title, format, bars, parts = {}] of CHARTS) {
       const value = h("output", {});
       const host = h("div", { class: "plot", role: "img" });
-      this.grid.append(h("figure", {}, h("figcaption", {}, h("span", {}, title), value), host));
-      const entry = { host, value, format, title, values: [], t: [] };
-      entry.chart = charts.detail(host, { format, bars, sync: this.name, onCursor: (at) => this.label(entry, at) });
+      const names = Object.keys(parts);
+      const legend = names.length ? h("p", { class: "parts" }, ...Object.values(parts).map((part, n) => h("span", { class: `part-${n}` }, part, h("output", {})))) : null;
+      this.grid.append(h("figure", {}, h("figcaption", {}, h("span", {}, title), value), host, legend));
+      const entry = { host, value, format, title, names, legend, values: [], parts: [], t: [] };
+      entry.chart = charts.detail(host, { format, bars, parts: names.length, sync: this.name, onCursor: (at) => this.label(entry, at) });
       this.charts.set(key, entry);
     }
     if (history) this.set(history);
@@ -80,6 +89,7 @@ export class StreamCharts {
     const on = at != null && entry.values[at] !== undefined;
     const value = entry.format(on ? entry.values[at] : latest(entry.values));
     text(entry.value, on ? `${value} at ${f.moment(entry.t[at] * 1000, Date.now())}` : value);
+    entry.parts.forEach((part, n) => text(entry.legend.children[n].lastChild, ` ${entry.format(on ? part[at] : latest(part))}`));
   }
 
   set(history, marks = []) {
@@ -88,7 +98,11 @@ export class StreamCharts {
     for (const [key, entry] of this.charts) {
       entry.t = history.t;
       entry.values = series?.[key] ?? history.t.map(() => null);
-      entry.chart.set(entry.t, entry.values, times);
+      if (entry.names.length) {
+        const { parts, edges } = stacked(entry.names, series, entry.values);
+        entry.parts = parts;
+        entry.chart.set(entry.t, edges, times);
+      } else entry.chart.set(entry.t, entry.values, times);
       this.label(entry, null);
       const range = `now ${entry.format(latest(entry.values))}, highest ${entry.format(highest(entry.values))}`;
       attr(entry.host, "aria-label", `${entry.title} over the last ${SPANS[this.span]}: ${range}`);

@@ -1,10 +1,12 @@
 // Replacements of running streams: progress, comparison with the running version, and what an operator decides.
-import * as api from "./api.js";
-import { ask } from "./confirm.js";
-import { dialogButton, openDialog } from "./dialog.js";
-import { $, attr, h, text } from "./dom.js";
-import * as f from "./format.js";
-import { StateButton } from "./state.js";
+import * as api from "../api.js";
+import { ask } from "../confirm.js";
+import { dialogButton, openDialog } from "../dialog.js";
+import { attr, h, marked, text } from "../dom.js";
+import * as f from "../format.js";
+import { linkTo } from "../router.js";
+import { Pager, empty, scrolled, table } from "../rows.js";
+import { StateButton } from "../state.js";
 
 const COLUMNS = ["Replacement", "State", "Read", "Records/s", "Lag", "Equal", "Requested", ""];
 const HINTS = {
@@ -66,7 +68,7 @@ class ReplacementRow {
     this.node = h(
       "tr",
       { class: "replacement" },
-      h("th", { scope: "row" }, h("span", { class: "v name" }, name), this.what, this.why),
+      h("th", { scope: "row" }, h("a", { class: "v name", ...linkTo(["streams", name]) }, name), this.what, this.why),
       h("td", {}, this.state.node, this.cut),
       ...Object.values(this.cells).map(({ cell }) => cell),
       h("td", { class: "act" }, h("div", { class: "buttons" }, this.differences, ...this.buttons)),
@@ -125,23 +127,30 @@ class ReplacementRow {
   }
 }
 
-export class ReplacementTable {
+export class ReplacementsView {
   constructor({ acted, guard }) {
     Object.assign(this, { acted, guard });
     this.shape = null;
     this.rows = new Map();
+    this.pager = new Pager("replacements");
+    this.place = scrolled("Replacements");
+    this.place.id = "replacements";
+    this.node = h("div", {}, this.place, this.pager.node);
   }
 
-  show(data) {
+  load(query) {
+    return api.replacements(query);
+  }
+
+  show(data, query) {
     const ids = data.replacements.map(({ id }) => id);
-    attr($("replaced"), "hidden", !ids.length);
     if (this.shape !== ids.join()) {
       this.shape = ids.join();
       this.rows = new Map(data.replacements.map((one) => [one.id, this.rows.get(one.id) ?? new ReplacementRow(this, one)]));
-      const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c || h("span", { class: "unseen" }, "Actions"))));
-      const body = h("tbody", {}, ...[...this.rows.values()].map((row) => row.node));
-      $("replacements").replaceChildren(h("table", { class: "runs cards" }, h("thead", {}, head), body));
+      const none = "No stream is being replaced. *Replace* of a stream changes it while it runs, with a comparison before the cut: see docs/operations.md.";
+      this.place.replaceChildren(ids.length ? table("runs cards", COLUMNS, [...this.rows.values()].map((row) => row.node), HINTS) : empty(...marked(none)));
     }
     for (const one of data.replacements) this.rows.get(one.id).show(one, data);
+    this.pager.show(data, query);
   }
 }

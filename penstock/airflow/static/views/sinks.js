@@ -1,11 +1,13 @@
 // Sinks: metrics, health of the store, explanation of the statement, and replay of dead letters.
-import * as api from "./api.js";
-import { ask } from "./confirm.js";
-import { $, attr, h, text } from "./dom.js";
-import * as f from "./format.js";
-import { showLetters } from "./letters.js";
-import { dialogButton, openDialog } from "./dialog.js";
-import { StateButton } from "./state.js";
+import * as api from "../api.js";
+import { ask } from "../confirm.js";
+import { attr, h, text } from "../dom.js";
+import * as f from "../format.js";
+import { showLetters } from "../letters.js";
+import { dialogButton, openDialog } from "../dialog.js";
+import { linkTo } from "../router.js";
+import { Filters, Pager, empty, table } from "../rows.js";
+import { StateButton } from "../state.js";
 
 const COLUMNS = ["Sink", "State", "Store", "Documents/s", "Lag", "Retried", "Older", "Dead"];
 const HINTS = {
@@ -65,7 +67,8 @@ class SinkRow {
     this.facts = h("dl", { class: "facts" });
     this.errorTitle = h("h4", {});
     this.error = h("pre", { class: "error", tabindex: "0", "aria-label": "Last error" });
-    const buttons = h("div", { class: "buttons" }, this.explain, this.letters, this.replay);
+    this.link = h("a", linkTo(["streams", name]), "Charts, topics and source");
+    const buttons = h("div", { class: "buttons" }, this.explain, this.letters, this.replay, this.link);
     this.more = h("div", { class: "detail" }, this.facts, buttons, this.errorTitle, this.error);
     this.holder = h("tr", { class: "unfolded", hidden: true }, h("td", { colspan: COLUMNS.length }));
   }
@@ -114,6 +117,7 @@ class SinkRow {
     attr(this.explain, "hidden", !sink.stated);
     attr(this.letters, "hidden", !sink.state);
     attr(this.replay, "hidden", !sink.runs);
+    attr(this.link, "hidden", !sink.state);
     attr(this.error, "hidden", !sink.error);
     attr(this.errorTitle, "hidden", !sink.error);
     text(this.errorTitle, f.failed(sink).replace(/^./, (first) => first.toUpperCase()));
@@ -143,38 +147,33 @@ class SinkRow {
   }
 }
 
-export class SinkTable {
+export class SinksView {
   constructor({ acted, guard }) {
     Object.assign(this, { acted, guard });
     this.shape = null;
     this.rows = new Map();
-    this.declared = []; // of the catalog
+    this.filters = new Filters("sinks", "Name, app, store or state");
+    this.pager = new Pager("sinks");
+    this.place = h("div", { class: "scroll", id: "sinks" });
+    this.node = h("div", {}, this.filters.node, this.place, this.pager.node);
   }
 
-  // Sinks that have reported, and declared sinks that have not, or that do not run.
-  all({ apps, sinks }) {
-    const byName = new Map(sinks.map((sink) => [sink.name, { ...sink, runs: true }]));
-    const streams = new Map(apps.flatMap((app) => app.streams).map((stream) => [stream.name, stream]));
-    for (const { name, app, writes, runs, location } of this.declared) {
-      const destination = writes.filter(({ kind }) => kind === "store").map((one) => one.name).join(", ");
-      const sink = byName.get(name) ?? { health: "unknown", ...streams.get(name), name, app, destination, runs };
-      byName.set(name, { ...sink, stated: location.startsWith("sql/sinks/") });
-    }
-    return [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+  load(query) {
+    return api.sinks(query);
   }
 
-  show(data) {
-    const all = this.all(data);
-    const names = all.map((sink) => sink.name);
-    if (this.shape !== names.join()) {
-      this.shape = names.join();
+  show(data, query) {
+    const names = data.sinks.map((sink) => sink.name);
+    const shape = JSON.stringify([data.total > 0, names]);
+    if (this.shape !== shape) {
+      this.shape = shape;
       // Unfolded rows stay unfolded.
       this.rows = new Map(names.map((name) => [name, this.rows.get(name) ?? new SinkRow(this, name)]));
-      const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c)));
-      const body = h("tbody", {}, ...[...this.rows.values()].flatMap((row) => [row.node, row.holder]));
-      const empty = h("p", { class: "empty" }, "No sinks are declared.");
-      $("sinks").replaceChildren(names.length ? h("table", { class: "sinks cards" }, h("thead", {}, head), body) : empty);
+      const none = data.total ? "No sink matches." : "No sinks are declared: they keep a store up to date with a topic, see docs/sinks.md.";
+      this.place.replaceChildren(names.length ? table("sinks cards", COLUMNS, [...this.rows.values()].flatMap((row) => [row.node, row.holder]), HINTS) : empty(none));
     }
-    for (const sink of all) this.rows.get(sink.name).show(sink, data);
+    for (const sink of data.sinks) this.rows.get(sink.name).show(sink, data);
+    this.filters.show(data, query);
+    this.pager.show(data, query);
   }
 }

@@ -1,8 +1,11 @@
 // Captures: metrics, and requests to them.
-import { ask } from "./confirm.js";
-import { $, attr, h, text } from "./dom.js";
-import * as f from "./format.js";
-import { StateButton } from "./state.js";
+import * as api from "../api.js";
+import { ask } from "../confirm.js";
+import { attr, h, text } from "../dom.js";
+import * as f from "../format.js";
+import { linkTo } from "../router.js";
+import { Filters, Pager, empty, table } from "../rows.js";
+import { StateButton } from "../state.js";
 
 const COLUMNS = ["Capture", "State", "Behind", "Rows read", "Written", "Last poll", "Open since", "Drift", ""];
 const HINTS = {
@@ -36,7 +39,7 @@ class CaptureRow {
     this.node = h(
       "tr",
       { class: "capture" },
-      h("th", { scope: "row" }, h("span", { class: "v name" }, name), this.why),
+      h("th", { scope: "row" }, h("a", { class: "v name", ...linkTo(["streams", name]) }, name), this.why),
       h("td", {}, this.state.node, this.phase),
       ...Object.values(this.cells),
       h("td", { class: "act" }, h("div", { class: "buttons" }, ...this.buttons)),
@@ -91,23 +94,32 @@ class CaptureRow {
   }
 }
 
-export class CaptureTable {
+export class CapturesView {
   constructor({ acted, guard }) {
     Object.assign(this, { acted, guard });
     this.shape = null;
     this.rows = new Map();
+    this.filters = new Filters("captures", "Name, state or reason");
+    this.pager = new Pager("captures");
+    this.place = h("div", { class: "scroll", id: "captures" });
+    this.node = h("div", {}, this.filters.node, this.place, this.pager.node);
   }
 
-  show(data) {
+  load(query) {
+    return api.captures(query);
+  }
+
+  show(data, query) {
     const names = data.captures.map((capture) => capture.name);
-    if (this.shape !== names.join()) {
-      this.shape = names.join();
+    const shape = JSON.stringify([data.total > 0, names]);
+    if (this.shape !== shape) {
+      this.shape = shape;
       this.rows = new Map(names.map((name) => [name, new CaptureRow(this, name)]));
-      const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c || h("span", { class: "unseen" }, "Requests"))));
-      const body = h("tbody", {}, ...[...this.rows.values()].map((row) => row.node));
-      const empty = h("p", { class: "empty" }, "No captures are declared.");
-      $("captures").replaceChildren(names.length ? h("table", { class: "captures cards" }, h("thead", {}, head), body) : empty);
+      const none = data.total ? "No capture matches." : "No captures are declared: they copy tables of a database into topics, see docs/captures.md.";
+      this.place.replaceChildren(names.length ? table("captures cards", COLUMNS, [...this.rows.values()].map((row) => row.node), HINTS) : empty(none));
     }
     for (const capture of data.captures) this.rows.get(capture.name).show(capture, data);
+    this.filters.show(data, query);
+    this.pager.show(data, query);
   }
 }

@@ -1,13 +1,17 @@
-// Panels: sections that are declared over views. They show counts of rows, and what the views have about a key.
-import * as api from "./api.js";
-import { $, attr, h, marked, svg, text, tileIn } from "./dom.js";
-import * as f from "./format.js";
+// Views and their instances, and panels: sections that are declared over views. These show counts of rows, and what the
+// views have about a key.
+import * as api from "../api.js";
+import { attr, h, marked, svg, text, tileIn } from "../dom.js";
+import * as f from "../format.js";
+import { linkTo } from "../router.js";
+import { Replaced, empty, scrolled, table } from "../rows.js";
+import { StateButton } from "../state.js";
 
 const EVERY_MS = 10000;
+const DECLARED_EVERY_MS = 60000;
 const ENTRIES = 40; // of a map that are shown
 
 const muted = (words) => h("span", { class: "muted" }, words);
-const empty = (...words) => h("p", { class: "empty" }, ...words);
 const capital = (word) => word.charAt(0).toUpperCase() + word.slice(1);
 const minute = (ms) => f.clock(ms).slice(0, 5);
 
@@ -16,9 +20,6 @@ const freshness = ({ freshness: { lag, age_ms: age, stale } }, now) =>
   h("span", { class: "fresh", "data-stale": stale }, `${stale ? "stale: " : ""}as of ${f.clock(now - age)}, ${f.plural(lag, "record")} behind`);
 
 const troubleText = ({ title, detail, view }) => `${title} View ${view}: ${detail}.`;
-
-const table = (kind, head, rows) =>
-  h("table", { class: kind }, h("thead", {}, h("tr", {}, ...head.map((c) => h("th", { scope: "col" }, c)))), h("tbody", {}, ...rows));
 
 // Values
 
@@ -70,7 +71,7 @@ const cardOf = (card, part, context) =>
   h(
     "article",
     { class: "scroll" },
-    h("h4", {}, card.title + (card.match ? `, ${card.match} ${part.match}` : "")),
+    h("h5", {}, card.title + (card.match ? `, ${card.match} ${part.match}` : "")),
     ...(part.trouble ? [h("p", { class: "empty", role: "alert" }, troubleText(part.trouble))] : [...cardBody(card, part, context), freshness(part, context.now)]),
   );
 
@@ -137,7 +138,7 @@ class Panel {
     this.node = h(
       "section",
       { id, class: "panel", "aria-labelledby": `h-${id}` },
-      h("h2", { id: `h-${id}` }, title),
+      h("h3", { id: `h-${id}` }, title),
       this.trouble,
       this.none,
       totals,
@@ -209,7 +210,7 @@ class Panel {
       const { now, cards } = await api.panelCards(this.declared.name, key);
       const context = { now, names: this.declared.status_names };
       const articles = this.declared.cards.map((card, n) => cards[n] && cardOf(card, cards[n], context));
-      nodes = [h("h3", {}, key), h("div", { class: "thirds" }, ...articles)];
+      nodes = [h("h4", { class: "key" }, key), h("div", { class: "thirds" }, ...articles)];
     } catch (error) {
       if (!(error instanceof api.Failure)) throw error;
       nodes = [h("p", { role: "alert", class: "empty" }, `Not read: ${error.message}`)];
@@ -218,10 +219,53 @@ class Panel {
   }
 }
 
-export class Panels {
+const viewRow = (states) => (view) => {
+  const rows = view.instances.length ? view.instances : [null];
+  return rows.map((instance, n) => {
+    const state = instance && new StateButton(instance.name);
+    state?.show(instance.state, instance.why, states);
+    return h(
+      "tr",
+      {},
+      ...(n ? [] : [h("th", { scope: "row", rowspan: rows.length, title: view.location }, view.name), h("td", { rowspan: rows.length, class: "places" }, view.topic)]),
+      h("td", {}, instance ? h("a", linkTo(["streams", instance.name]), instance.name) : h("span", { class: "muted" }, "no instance serves it")),
+      h("td", {}, state?.node ?? f.DASH),
+      h("td", { class: "n" }, f.count(instance?.lag)),
+      h("td", { class: "n" }, f.count(instance?.rows)),
+    );
+  });
+};
+
+export class ViewsView {
   constructor({ guard }) {
     this.guard = guard;
     this.panels = new Map(); // by their declaration
+    this.declaredAt = -Infinity;
+    this.place = h("div", { id: "panels" });
+    this.list = new Replaced(scrolled("Served views"));
+    this.list.node.id = "served-views";
+    this.node = h("div", {}, this.list.node, this.place);
+    this.timer = setInterval(() => this.refresh(), 1000);
+  }
+
+  async load() {
+    const old = performance.now() - this.declaredAt > DECLARED_EVERY_MS;
+    const [data, catalog] = await Promise.all([api.views(), old ? api.catalog() : this.catalog]);
+    if (old) this.declaredAt = performance.now();
+    this.catalog = catalog;
+    return data;
+  }
+
+  show(data) {
+    const { views, viewer } = data;
+    const key = views.map((view) => [view.name, view.topic, view.instances.map((one) => [one.name, one.state, one.why, f.count(one.lag), f.count(one.rows)])]);
+    this.list.show(key, () =>
+      views.length
+        ? table("list", ["View", "Reads", "Instance", "State", "*Lag", "*Rows"], views.flatMap(viewRow(data)))
+        : empty("No views are declared: they serve the newest value of each key of a topic over HTTP, see docs/views.md."),
+    );
+    this.declare(this.catalog.panels);
+    for (const panel of this.panels.values()) panel.allow(viewer);
   }
 
   // Sections of panels that are declared as before stay, with what is typed and shown in them.
@@ -229,16 +273,16 @@ export class Panels {
     const keys = declared.map((one) => JSON.stringify(one));
     this.panels = new Map(keys.map((key, n) => [key, this.panels.get(key) ?? new Panel(declared[n], this.guard)]));
     const nodes = [...this.panels.values()].map(({ node }) => node);
-    const place = $("panels");
+    const { place } = this;
     if (nodes.length !== place.children.length || nodes.some((node, n) => node !== place.children[n])) place.replaceChildren(...nodes);
     this.refresh();
   }
 
-  allow(viewer) {
-    for (const panel of this.panels.values()) panel.allow(viewer);
-  }
-
   refresh() {
     for (const panel of this.panels.values()) panel.refresh();
+  }
+
+  end() {
+    clearInterval(this.timer);
   }
 }

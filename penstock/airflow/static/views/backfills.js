@@ -1,7 +1,9 @@
 // Backfills: declarations, with a link to start a run, and the progress of runs.
-import { $, attr, dagLink, h, text } from "./dom.js";
-import * as f from "./format.js";
-import { StateButton } from "./state.js";
+import * as api from "../api.js";
+import { attr, dagLink, h, text } from "../dom.js";
+import * as f from "../format.js";
+import { Pager, Replaced, empty, scrolled, table } from "../rows.js";
+import { StateButton } from "../state.js";
 
 const HEAD = ["Backfill", "From", "To", "Description", "Last run", ""];
 const COLUMNS = ["Run", "State", "Files", "Rows", "Rows/s", "Time left", "Started", "Verified"];
@@ -13,8 +15,8 @@ const HINTS = {
   Started: "When it was last started, and by whom",
   Verified: "Result of the comparison of source and target",
 };
-const NONE = "No backfills are declared: see docs/backfills.md.";
-const BEGIN = "There are no runs yet. Open a backfill in Airflow and trigger its DAG; the form asks for the interval.";
+const NONE = "No backfills are declared: they write an archive or files into a topic, see docs/backfills.md.";
+const BEGIN = "There are no runs yet. Start a backfill in Airflow: the form of its DAG asks for the interval.";
 
 // Event time is shown in UTC, not in the viewer's time zone.
 const utc = (ms) => new Date(ms).toISOString().replace("T", " ").replace(/(:00)?\.000Z$|Z$/, "");
@@ -82,54 +84,61 @@ class RunRow {
   }
 }
 
-export class BackfillTable {
+export class BackfillsView {
   constructor() {
-    this.key = "";
     this.shape = null;
     this.rows = new Map();
-    this.declared = null; // of the catalog
+    const box = (id, label) => {
+      const node = scrolled(label);
+      node.id = id;
+      return node;
+    };
+    this.declared = new Replaced(box("backfills", "Declared backfills"));
+    this.place = box("runs", "Runs of backfills");
+    this.pager = new Pager("backfills");
+    this.node = h("div", {}, this.declared.node, this.place, this.pager.node);
   }
 
-  show(data) {
+  load(query) {
+    return api.backfills(query);
+  }
+
+  show(data, query) {
     this.showDeclared(data);
     const names = data.runs.map(({ run }) => run);
-    attr($("runs"), "hidden", !names.length && !this.declared?.length);
+    attr(this.place, "hidden", !names.length && !data.declared.length);
     if (this.shape !== names.join("\n")) {
       this.shape = names.join("\n");
       this.rows = new Map(data.runs.map((run) => [run.run, this.rows.get(run.run) ?? new RunRow(run)]));
-      const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c)));
-      const body = h("tbody", {}, ...[...this.rows.values()].map((row) => row.node));
-      const content = names.length ? h("table", { class: "runs cards" }, h("thead", {}, head), body) : h("p", { class: "empty" }, BEGIN);
-      $("runs").replaceChildren(content);
+      this.place.replaceChildren(names.length ? table("runs cards", COLUMNS, [...this.rows.values()].map((row) => row.node), HINTS) : empty(BEGIN));
     }
     for (const run of data.runs) this.rows.get(run.run).show(run, data);
+    this.pager.show(data, query);
   }
 
-  showDeclared({ runs }) {
-    const last = new Map(runs.toReversed().map((run) => [run.name, run]));
-    const lastRun = ({ name }) => {
-      const run = last.get(name);
-      return run ? `${run.state}${run.ended_age_ms == null ? "" : `, ${f.age(Math.floor(run.ended_age_ms / 60_000) * 60_000)} ago`}` : "never";
-    };
-    const key = JSON.stringify([this.declared, this.declared?.map(lastRun)]);
-    if (this.key === key) return;
-    this.key = key;
+  showDeclared({ declared }) {
+    const lastRun = ({ last_run: run }) => (run ? `${run.state}${run.ended_age_ms == null ? "" : `, ${f.age(Math.floor(run.ended_age_ms / 60_000) * 60_000)} ago`}` : "never");
     const places = (nodes) => h("td", { class: "places" }, ...nodes.map(({ kind, name }) => h("div", {}, name, h("span", { class: "muted" }, ` ${kind}`))));
-    const link = (name) => dagLink(`backfill_${name}`, "Open in Airflow", `Open ${name} in Airflow`);
-    const rows = (this.declared ?? []).map((one) =>
-      h(
-        "tr",
-        {},
-        h("th", { scope: "row", class: "what", title: one.location }, one.name),
-        places(one.reads),
-        places(one.writes),
-        h("td", { class: "note" }, one.description || f.DASH),
-        h("td", { class: "what" }, lastRun(one)),
-        h("td", { class: "what act" }, one.runs ? link(one.name) : "its source is outside the project"),
-      ),
+    const link = (name) => dagLink(`backfill_${name}`, "Start in Airflow", `Start ${name} in Airflow`);
+    this.declared.show(declared.map((one) => [{ ...one, last_run: null }, lastRun(one)]), () =>
+      declared.length
+        ? table(
+            "list backfills",
+            HEAD,
+            declared.map((one) =>
+              h(
+                "tr",
+                {},
+                h("th", { scope: "row", class: "what", title: one.location }, one.name),
+                places(one.reads),
+                places(one.writes),
+                h("td", { class: "note" }, one.description || f.DASH),
+                h("td", { class: "what" }, lastRun(one)),
+                h("td", { class: "what act" }, one.runs ? link(one.name) : "its source is outside the project"),
+              ),
+            ),
+          )
+        : empty(NONE),
     );
-    const head = h("tr", {}, ...HEAD.map((c) => h("th", { scope: "col" }, c || h("span", { class: "unseen" }, "Airflow"))));
-    const table = h("table", { class: "list backfills" }, h("thead", {}, head), h("tbody", {}, ...rows));
-    $("backfills").replaceChildren(rows.length ? table : h("p", { class: "empty" }, this.declared ? NONE : "The declarations are being read."));
   }
 }

@@ -1,0 +1,66 @@
+// Addresses of views. An address is the hash of this document, and of Airflow's page around it, whose address people send.
+const around = (() => {
+  try {
+    return window.parent !== window && window.parent.document ? window.parent : null;
+  } catch {
+    return null; // a page of another origin
+  }
+})();
+
+const decoded = (part) => {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // typed by hand
+  }
+};
+
+// path: the parts of `#/streams/NAME?q=…` before the question mark, query: those behind it.
+export const parse = (hash) => {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
+  return { path: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(query)) };
+};
+
+// Empty values of the query are left out.
+export const address = (path, query = {}) => {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value != null);
+  return `#/${path.map(encodeURIComponent).join("/")}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
+};
+
+export const here = () => parse(location.hash);
+export const go = (path, query) => (location.hash = address(path, query));
+// Without an entry in the browser's history.
+export const replace = (path, query) => location.replace(address(path, query));
+
+// An attribute `href` that can be opened in another tab: within Airflow, where it shows this page.
+const outside = (hash) => (around ? `${around.location.origin}${around.location.pathname}${hash}` : hash);
+const follow = (event) => {
+  if (!around || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  location.hash = new URL(event.currentTarget.href).hash;
+};
+export const linkTo = (path, query) => ({ href: outside(address(path, query)), onclick: follow });
+
+export const retarget = (link, path, query) => {
+  const href = outside(address(path, query));
+  if (link.getAttribute("href") !== href) link.setAttribute("href", href);
+};
+
+const mirror = () => {
+  const { pathname, search, hash } = around.location;
+  // Airflow's router keeps its own data in the state of the entry.
+  if (hash !== location.hash) around.history.replaceState(around.history.state, "", pathname + search + location.hash);
+};
+
+// onChange: called at each new address.
+export const start = (onChange) => {
+  window.addEventListener("hashchange", () => {
+    if (around) mirror();
+    onChange();
+  });
+  if (!around) return;
+  if (around.location.hash.startsWith("#/") && around.location.hash !== location.hash) location.replace(around.location.hash);
+  const typed = () => around.location.hash !== location.hash && location.replace(around.location.hash || "#/");
+  around.addEventListener("hashchange", typed);
+  window.addEventListener("pagehide", () => around.removeEventListener("hashchange", typed));
+};

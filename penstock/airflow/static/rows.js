@@ -1,0 +1,92 @@
+// Parts that several views have: tables, filters and pages of rows.
+import { attr, h, text } from "./dom.js";
+import * as f from "./format.js";
+import { linkTo, replace, retarget } from "./router.js";
+
+const TYPING_MS = 250;
+
+// A column with an asterisk has numbers; one without a name is named for screen readers only.
+const heading = (column, hints) => {
+  const name = column.replace("*", "");
+  return h("th", { scope: "col", class: column.startsWith("*") && "n", title: hints[name] }, name || h("span", { class: "unseen" }, "Actions"));
+};
+
+export const table = (kind, columns, rows, hints = {}) =>
+  h("table", { class: kind }, h("thead", {}, h("tr", {}, ...columns.map((column) => heading(column, hints)))), h("tbody", {}, ...rows));
+
+// A box that scrolls by itself, which a keyboard reaches.
+export const scrolled = (label, ...children) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
+
+export const empty = (...content) => h("p", { class: "empty" }, ...content);
+
+// Content that is replaced only if its key differs, so that selections and scroll positions stay.
+export class Replaced {
+  constructor(node) {
+    this.node = node;
+    this.key = null;
+  }
+
+  show(key, make) {
+    const written = JSON.stringify(key);
+    if (this.key === written) return;
+    this.key = written;
+    this.node.replaceChildren(...[make()].flat());
+  }
+}
+
+// Fields over a table whose values are the query of the address.
+export class Filters {
+  // choices: by the name of a query parameter, its label.
+  constructor(view, label, choices = {}) {
+    this.view = view;
+    this.timer = null;
+    this.search = h("input", { type: "search", "aria-label": label, placeholder: label, maxlength: 200, autocomplete: "off", spellcheck: "false", oninput: () => this.typed() });
+    this.choices = Object.fromEntries(
+      Object.entries(choices).map(([name, label]) => [name, h("select", { "aria-label": label, onchange: () => this.apply() }, h("option", { value: "" }, label))]),
+    );
+    this.count = h("span", { class: "muted", role: "status" });
+    this.node = h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, this.search, ...Object.values(this.choices), this.count);
+  }
+
+  typed() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.apply(), TYPING_MS);
+  }
+
+  apply() {
+    const chosen = Object.fromEntries(Object.entries(this.choices).map(([name, select]) => [name, select.value]));
+    replace([this.view], { q: this.search.value.trim(), ...chosen });
+  }
+
+  // options: by the name of a choice, its values.
+  show({ matching, total }, query, options = {}) {
+    for (const [name, select] of Object.entries(this.choices)) {
+      const values = [...new Set([...(options[name] ?? []), ...(query[name] ? [query[name]] : [])])];
+      const shown = [...select.options].slice(1).map((option) => option.value);
+      if (shown.join("\n") !== values.join("\n")) select.replaceChildren(select.options[0], ...values.map((value) => h("option", { value }, value)));
+      if (document.activeElement !== select) select.value = query[name] ?? "";
+    }
+    if (document.activeElement !== this.search) this.search.value = query.q ?? "";
+    text(this.count, matching == null ? "" : matching === total ? f.exact(total) : `${f.exact(matching)} of ${f.exact(total)}`);
+  }
+}
+
+// Links to the pages before and behind.
+export class Pager {
+  constructor(view) {
+    this.view = view;
+    const link = (label) => h("a", linkTo([view]), label);
+    [this.before, this.after] = [link("Previous page"), link("Next page")];
+    this.place = h("span", { class: "muted" });
+    this.node = h("nav", { class: "pager", "aria-label": "Pages", hidden: true }, this.before, this.place, this.after);
+  }
+
+  show({ page, pages }, query) {
+    attr(this.node, "hidden", !(pages > 1));
+    text(this.place, `page ${f.exact(page)} of ${f.exact(pages)}`);
+    for (const [link, number] of [[this.before, page - 1], [this.after, page + 1]]) {
+      attr(link, "hidden", number < 1 || number > pages);
+      retarget(link, [this.view], { ...query, page: number });
+    }
+  }
+}

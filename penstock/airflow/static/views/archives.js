@@ -1,0 +1,50 @@
+// Archives: where topics are kept for longer, and how far each is.
+import * as api from "../api.js";
+import { h } from "../dom.js";
+import * as f from "../format.js";
+import { linkTo } from "../router.js";
+import { Replaced, empty, scrolled, table } from "../rows.js";
+import { StateButton } from "../state.js";
+
+const COLUMNS = ["Archive", "Of", "Lies in", "State", "*Rows/s", "*Lag", "Closed hour"];
+const HINTS = { "Closed hour": "The newest hour of event time that is complete, of archives with asset events" };
+
+const row = (data) => (archive) => {
+  const { name, location, topic, place, state, newest_closed_hour: hour } = archive;
+  const pill = state && new StateButton(name);
+  pill?.show(state, archive.why, data);
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row", title: location }, state ? h("a", linkTo(["streams", name]), name) : name),
+    h("td", { class: "what" }, topic),
+    h("td", { class: "places" }, place),
+    h("td", {}, pill?.node ?? h("span", { class: "muted" }, "not running")),
+    h("td", { class: "n" }, f.count(archive.rows_per_s)),
+    h("td", { class: "n" }, f.count(archive.lag)),
+    h("td", { class: "what" }, hour ?? f.DASH),
+  );
+};
+
+export class ArchivesView {
+  constructor() {
+    const box = scrolled("Archives");
+    box.id = "archives";
+    this.list = new Replaced(box);
+    this.node = box;
+  }
+
+  load() {
+    return api.archives();
+  }
+
+  show(data) {
+    const { archives } = data;
+    const key = archives.map((one) => [one.name, one.topic, one.place, one.state, one.why, f.count(one.rows_per_s), f.count(one.lag), one.newest_closed_hour]);
+    this.list.show(key, () =>
+      archives.length
+        ? table("list", COLUMNS, archives.map(row(data)), HINTS)
+        : empty("No archives are declared: they keep the records of a topic in files, for backfills and state of the past, see docs/archives.md."),
+    );
+  }
+}

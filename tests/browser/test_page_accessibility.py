@@ -1,0 +1,54 @@
+"""Every view of the operator page by the rules of WCAG 2.2 AA that axe-core checks."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.scene import Scene
+from tests.browser.server import Server
+
+pytestmark = pytest.mark.browser
+ADDRESSES = (
+    "", "streams", "streams/summaries", "captures", "sinks", "backfills", "replacements", "archives", "views",
+    "dead-letters", "catalog", "catalog/orders", "activity",
+)  # fmt: skip
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+
+def violations(page: Page) -> list[str]:
+    return [
+        f"{violation['id']}: {node['target']} {node['failureSummary']}"
+        for violation in Axe().run(page, options=RULES).response["violations"]
+        for node in violation["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+def test_no_view_violates_a_rule(browser: Browser, server: Server, scene: Scene, theme: str) -> None:
+    assert scene.live
+    context = browser.new_context(color_scheme="dark" if theme == "dark" else "light")
+    context.add_cookies([{"name": "_token", "value": server.token("olga"), "url": server.url}])
+    page = context.new_page()
+    page.goto(f"{server.url}/penstock/")
+    problems = {}
+    for address in ADDRESSES:
+        page.evaluate("address => { location.hash = `#/${address}`; }", address)
+        page.locator("main:not([aria-busy])").wait_for()
+        if found := violations(page):
+            problems[address] = found
+    context.close()
+    assert problems == {}
+
+
+@pytest.mark.usefixtures("scene")
+def test_an_open_dialog_violates_no_rule(browser: Browser, server: Server) -> None:
+    context = browser.new_context()
+    context.add_cookies([{"name": "_token", "value": server.token("olga"), "url": server.url}])
+    page = context.new_page()
+    page.goto(f"{server.url}/penstock/#/streams")
+    page.get_by_role("button", name="Release metrics").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert violations(page) == []
+    context.close()
