@@ -50,9 +50,10 @@ class MetricsCollectorServer(ManagedServer):
     label: str = "the meter"
     variable: ClassVar[str] = "PENSTOCK_METRICS_PORT"
 
-    def __init__(self, home: Path | None = None, port: int | None = None) -> None:
+    def __init__(self, home: Path | None = None, port: int | None = None, page_url: str = "") -> None:
         super().__init__(home or settings().home)
         self.port = port or settings().metrics_port
+        self.page_url = page_url
 
     @property
     def ports(self) -> Mapping[str, int]:
@@ -62,7 +63,8 @@ class MetricsCollectorServer(ManagedServer):
         return [sys.executable, "-m", "penstock", "meter"]
 
     def environment(self) -> dict[str, str]:
-        return {**launch.environment(), "PENSTOCK_HOME": str(self.home), "PENSTOCK_METRICS_PORT": str(self.port)}
+        own = {"PENSTOCK_HOME": str(self.home), "PENSTOCK_METRICS_PORT": str(self.port)}
+        return {**launch.environment(), **own, "PENSTOCK_PAGE_URL": self.page_url}
 
     def ready(self) -> bool:
         return ports.listens(self.port)
@@ -107,7 +109,8 @@ class Platform:
         self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
         self.stores = stores.chosen(s)
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
-        self.meter = MetricsCollectorServer(s.home, s.metrics_port)
+        page_url = s.page_url or f"http://127.0.0.1:{s.airflow_port}/plugin/penstock"
+        self.meter = MetricsCollectorServer(s.home, s.metrics_port, page_url)
         # Executors of a cluster would be held by a session that waits.
         keeps_session = s.warm_session and s.spark_master.startswith("local")
         self.warm_session = WarmSession(s.home) if keeps_session else None

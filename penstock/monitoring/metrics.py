@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.control.repositories.captures import DRIFT_KINDS, PHASES, CaptureRow
 from penstock.model.view import views_instance
+from penstock.monitoring.dashboard.faults import page_address
 from penstock.monitoring.dashboard.model import (
     AppView,
     BackfillRunView,
@@ -82,7 +83,9 @@ def _expectations(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], Exp
 
 
 def _faults(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], FaultView]]:
-    return (((fault.kind, fault.name, fault.app, fault.state), fault) for fault in status.view.faults)
+    return (
+        ((fault.kind, fault.name, fault.app, fault.state, page_address(fault)), fault) for fault in status.view.faults
+    )
 
 
 def _views(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], StreamView]]:
@@ -287,5 +290,5 @@ GROUPS = (
     Group("penstock_sink_", ("stream", "app"), _sinks, SINK),
     Group("penstock_backfill_", ("backfill",), _backfills, BACKFILL),
     Group("penstock_view_", ("view", "app"), _views, VIEW),
-    Group("penstock_fault_", ("kind", "name", "app", "state"), _faults, FAULT),
+    Group("penstock_fault_", ("kind", "name", "app", "state", "page"), _faults, FAULT),
 )

@@ -26,6 +26,11 @@ class MonitoringSettings(BaseModel):
         default=SecretStr(""),
         description="URL to which log records of level WARN and above are posted as JSON; empty: none",
     )
+    page_url: str = Field(
+        "",
+        description="address of the operator page for messages about faults, such as "
+        "`https://airflow.example.com/plugin/penstock`; empty: they have no link",
+    )
     lineage: bool = Field(
         default=False,
         description="emit OpenLineage events of streams; variables of its client, as `OPENLINEAGE_URL`, say where to",

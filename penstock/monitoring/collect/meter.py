@@ -127,7 +127,7 @@ def build_probes(to: Settings, control: Control, status_cache: PlatformStatusCac
         HttpProbe(endpoints, optional=frozenset({"page"})),
         KafkaProbe(to.bootstrap),
         StreamsProbe(status_cache),
-        FaultsProbe(status_cache),
+        FaultsProbe(status_cache, to.page_url),
         SenderProbe(sender.produced),
     ]
 

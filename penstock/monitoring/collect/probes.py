@@ -16,6 +16,7 @@ from penstock.kafka.admin import admin, end_offsets
 from penstock.kafka.client import client_config, unreachable
 from penstock.monitoring.collect.samples import MIB, Deltas
 from penstock.monitoring.dashboard import snapshot
+from penstock.monitoring.dashboard.faults import page_address
 from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
 from penstock.monitoring.dashboard.states import HEALTHY_STATES
 
@@ -173,14 +174,15 @@ class FaultsProbe:
 
     name = "faults"
 
-    def __init__(self, status_cache: PlatformStatusCache) -> None:
-        self.status_cache = status_cache
+    def __init__(self, status_cache: PlatformStatusCache, page_url: str = "") -> None:
+        self.status_cache, self.page_url = status_cache, page_url
 
     def measure(self) -> Iterator[Pair]:
         faults = self.status_cache.read().view.faults
         begun, ended = self.status_cache.control.note_faults(faults)
         for fault in begun:
-            log.warning("fault: %s %s is %s: %s", fault.kind, fault.name, fault.state, fault.reason)
+            link = f" ({self.page_url}{page_address(fault)})" if self.page_url else ""
+            log.warning("fault: %s %s is %s: %s%s", fault.kind, fault.name, fault.state, fault.reason, link)
         for row in ended:
             log.info("over: %s %s is no longer %s", row.kind, row.name, row.state)
         yield "faults", len(faults)

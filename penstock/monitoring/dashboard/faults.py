@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from penstock.control import Fault, FaultRow
 from penstock.model.declaration import CAPTURES_APP
@@ -55,6 +56,15 @@ def _of_stream(stream: StreamView) -> Fault | None:
     if stream.alarms:
         return Fault(kind, stream.name, stream.app, "alarm", "; ".join(stream.alarms))
     return None
+
+
+# The view of the page that shows a fault, by its kind; of the others it is the one of a stream.
+_VIEWS = {"app": "#/streams?app={}", "backfill": "#/backfills", "replacement": "#/replacements"}
+
+
+def page_address(fault: Fault) -> str:
+    """Where the page shows a fault: what follows its own address."""
+    return _VIEWS.get(fault.kind, "#/streams/{}").format(quote(fault.name, safe=""))
 
 
 def fault_views(faults: Sequence[Fault], rows: Sequence[FaultRow], now: int) -> tuple[list[FaultView], list[FaultView]]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.control import FaultRow
-from penstock.monitoring.dashboard.faults import ALARM_REMEDY, current_faults, fault_views
+from penstock.control import Fault, FaultRow
+from penstock.monitoring.dashboard.faults import ALARM_REMEDY, current_faults, fault_views, page_address
 from tests.unit.monitoring.overviews import ENDED, NOW, OFF, driver, row, seen
 
 ERROR = "Job aborted\nat line 2"
@@ -57,3 +57,16 @@ def test_a_remedy_names_the_app() -> None:
     view = seen(driver=ENDED)
     assert "streams_metrics" in view.faults[0].remedy
     assert seen(before={"late": 0, "dead": 1}).faults[0].remedy == ALARM_REMEDY
+
+
+@pytest.mark.parametrize(
+    ("fault", "address"),
+    [
+        (Fault("app", "metrics", "metrics", "down", ""), "#/streams?app=metrics"),
+        (Fault("stream", "per day/hour", "metrics", "failing", ""), "#/streams/per%20day%2Fhour"),
+        (Fault("sink", "shops", "sinks", "waiting", ""), "#/streams/shops"),
+        (Fault("backfill", "replay", "", "failed", ""), "#/backfills"),
+    ],
+)
+def test_a_fault_has_an_address_on_the_page(fault: Fault, address: str) -> None:
+    assert page_address(fault) == address

@@ -102,6 +102,7 @@ def test_the_expressions_of_the_dashboard_are_valid(promtool: Callable[..., None
     promtool("check", "rules", path)
 
 
+FAULT = '{kind="stream", name="bundles", app="metrics", state="failing", page="#/streams/bundles"}'
 STREAM = '{stream="minutes", app="metrics"}'
 TOPIC = '{stream="minutes", app="metrics", topic="receipts"}'
 SINK = '{stream="search", app="sinks"}'
@@ -144,6 +145,7 @@ HEALTHY = {
 BROKEN = {
     "PenstockMeterDown": {'up{job="penstock"}': "0+0x60"},
     "PenstockControlDown": {"penstock_control_up": "0+0x60"},
+    "PenstockFault": {f"penstock_fault_seconds{FAULT}": "400+60x60"},
     "PenstockStreamDown": {f"penstock_stream_up{STREAM}": "0+0x60"},
     "PenstockRestartLoop": {'penstock_app_restarts_total{app="metrics"}': "0+1x60"},
     "PenstockLagGrowing": {f"penstock_stream_lag_records{TOPIC}": "20000+10x60"},
