@@ -167,13 +167,8 @@ lease = Table(
     Column("expires_at", BigInteger, nullable=False),
 )
 
-
-def _batch_time() -> list[Column[Any]]:
-    """How long a batch took, and the parts of it; see `rows.ProgressRow`."""
-    return [
-        Column(name, Integer) for name in ("batch_ms", "offsets_ms", "planning_ms", "processing_ms", "checkpoint_ms")
-    ]
-
+# See `rows.ProgressRow`.
+BATCH_TIMES = ("batch_ms", "offsets_ms", "planning_ms", "processing_ms", "checkpoint_ms")
 
 progress = Table(
     "progress",
@@ -185,7 +180,7 @@ progress = Table(
     Column("reported_at", BigInteger, nullable=False),
     Column("batch_id", BigInteger),
     Column("batch_at", BigInteger),  # when the last batch was committed
-    *_batch_time(),
+    *(Column(name, Integer) for name in BATCH_TIMES),
     Column("rows_per_s", Double, nullable=False, default=0.0),
     Column("rows_in", BigInteger, nullable=False, default=0),  # since the stream was first started
     Column("rows_out", BigInteger, nullable=False, default=0),
@@ -208,16 +203,13 @@ progress = Table(
 def _history_figures() -> list[Column[Any]]:
     return [
         Column("rows_per_s", Double, nullable=False),
-        *_batch_time(),
+        *(Column(name, Integer) for name in BATCH_TIMES),
         Column("batch_age_ms", BigInteger),
         Column("lag", BigInteger),
         Column("watermark_age_ms", BigInteger),
         Column("state_rows", BigInteger),
         Column("state_bytes", BigInteger),
-        Column("rows_in", BigInteger, nullable=False),
-        Column("rows_out", BigInteger, nullable=False),
-        Column("late", BigInteger, nullable=False),
-        Column("dead", BigInteger, nullable=False),
+        *(Column(name, BigInteger, nullable=False) for name in ("rows_in", "rows_out", "late", "dead")),
         Column("restarts", Integer, nullable=False),
     ]
 

@@ -168,3 +168,8 @@ def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
         except httpx.TransportError:
             time.sleep(0.2)
     raise RuntimeError(f"the api-server did not come up:\n{log.read_text()[-3000:]}")
+
+
+def same_origin(client: httpx.Client) -> dict[str, str]:
+    """Headers of a request that the page itself sends."""
+    return {"Origin": str(client.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}

@@ -55,16 +55,16 @@ def test_actions_are_filtered_and_paged(visit: Visit, control: Control) -> None:
 
 
 @pytest.fixture
-def letters(broker: Broker) -> None:
-    """Dead letters of `topic-quality`, of two reasons; those of one can be replayed."""
-    topic = "topic-quality-in-dead-letter"
-    ensure_topics([Topic("topic-quality-in", partitions=1), Topic(topic, partitions=1)], broker.bootstrap)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+def letters(fresh_broker: Broker) -> None:
+    """Records that the sink `shop-points` could not read, for two reasons."""
+    topic = "shop-points-dead-letter"
+    ensure_topics([Topic("shops", partitions=1), Topic(topic, partitions=1)], fresh_broker.bootstrap)
+    producer = Producer({"bootstrap.servers": fresh_broker.bootstrap, "log_level": 0})
     for n in range(5):
-        producer.produce("topic-quality-in", b"{broken")
-        place = {"topic": "topic-quality-in", "partition": "0", "offset": str(n), "stream": "topic-quality"}
+        producer.produce("shops", b"{broken")
+        place = {"topic": "shops", "partition": "0", "offset": str(n), "stream": "shop-points"}
         reason = "not JSON" if n else "<b>no</b> number: it is text"
-        headers: list[tuple[str, str | bytes | None]] = [(f"penstock.{k}", v) for k, v in place.items()]
+        headers: list[tuple[str, str | bytes | None]] = [(f"penstock.{name}", text) for name, text in place.items()]
         producer.produce(topic, b"{broken", headers=[*headers, ("penstock.reason", reason)])
     producer.flush()
 
@@ -76,20 +76,23 @@ def test_dead_letters_are_grouped_by_reason_and_replayed(visit: Visit, control: 
     expect(row.locator("td").first).to_have_text("3")
     row.get_by_role("link", name="Dead letters of topic-quality by reason").click()
     view.page.wait_for_url("**/plugin/penstock#/dead-letters/topic-quality")
+    expect(view.frame.locator(".reasons")).to_contain_text("There are no dead letters")
+    view.frame.get_by_role("link", name="of all streams").click()
+    view.frame.locator("html").evaluate("() => { location.hash = '#/dead-letters/shop-points'; }")
     groups = view.frame.locator(".reasons article")
     expect(groups).to_have_count(2)
-    expect(groups.filter(has_text="<b>no</b> number")).to_contain_text("1 dead letter of topic-quality")
+    expect(groups.filter(has_text="<b>no</b> number")).to_contain_text("1 dead letter of shop-points")
     broken = groups.filter(has_text="not JSON")
     broken.locator("summary").click()
     expect(broken.locator("pre").first).to_have_text("{broken")
-    broken.get_by_role("button", name="Replay 4 dead letters of topic-quality: not JSON").click()
+    broken.get_by_role("button", name="Replay 4 dead letters of shop-points: not JSON").click()
     dialog = view.frame.get_by_role("dialog")
     dialog.get_by_label("Note").fill("the check is fixed")
     dialog.get_by_role("button", name="Replay").click()
-    expect(view.frame.locator("#toast")).to_contain_text("Replay of 4 dead letters of topic-quality", timeout=240_000)
+    expect(view.frame.locator("#toast")).to_contain_text("Replay of 4 dead letters of shop-points", timeout=240_000)
     [action] = [one for one in control.actions(5) if one["verb"] == "replay"]
-    assert (action["actor"], action["target"]) == ("olga", "topic-quality-in-dead-letter")
-    assert "the check is fixed; places 0:" in action["detail"]
+    assert (action["actor"], action["target"]) == ("olga", "shop-points-dead-letter")
+    assert action["detail"] == "the check is fixed; places 0:4, 0:3, 0:2, 0:1"
     assert view.troubles == []
 
 
@@ -120,7 +123,7 @@ def test_ten_thousand_streams_are_shown_by_pages(visit: Visit) -> None:
     assert view.troubles == []
 
 
-EMPTY = {
+EMPTY: dict[str, tuple[dict[str, Any], str]] = {
     "streams": ({"apps": [], "total": 0, "matching": 0}, "No streams are declared yet"),
     "captures": ({"captures": [], "total": 0, "matching": 0}, "No captures are declared"),
     "sinks": ({"sinks": [], "total": 0, "matching": 0}, "No sinks are declared"),
@@ -129,17 +132,18 @@ EMPTY = {
     "archives": ({"archives": []}, "No archives are declared"),
     "views": ({"views": []}, "No views are declared"),
     "dead-letters": ({"streams": [], "total": 0, "matching": 0}, "No stream has dead letters"),
-    "activity": ({"actions": []}, "There are no actions yet"),
+    "activity": ({"actions": [], "more": False}, "There are no actions yet"),
 }
 
 
 def test_an_empty_list_says_what_it_is_for(visit: Visit) -> None:
     def empty(page: Page) -> None:
-        for name, (content, _) in EMPTY.items():
-            page.route(re.compile(f"/penstock/api/{name}$"), lambda route, c=content: nothing(route, c))
+        for name in EMPTY:
+            page.route(re.compile(f"/penstock/api/{name}$"), nothing)
 
-    def nothing(route: Route, content: dict[str, Any]) -> None:
+    def nothing(route: Route) -> None:
         answer = route.fetch()
+        content, _ = EMPTY[route.request.url.rpartition("/")[2]]
         route.fulfill(response=answer, json=answer.json() | content)
 
     view = visit(at="activity", before=empty)

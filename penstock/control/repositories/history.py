@@ -16,10 +16,10 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 # Days for which the hours are kept.
 HOURLY_DAYS = 400
 # Of the time of a batch.
-BATCH_PARTS = ("offsets_ms", "planning_ms", "processing_ms", "checkpoint_ms")
+BATCH_PARTS = s.BATCH_TIMES[1:]
 # Figures that the history has as they were reported.
 HISTORY_FIGURES = (
-    "rows_per_s", "batch_ms", *BATCH_PARTS, "lag", "state_rows", "state_bytes", "rows_in", "rows_out", "late", "dead",
+    "rows_per_s", *s.BATCH_TIMES, "lag", "state_rows", "state_bytes", "rows_in", "rows_out", "late", "dead",
     "restarts",
 )  # fmt: skip
 FIGURES = (*HISTORY_FIGURES, "batch_age_ms", "watermark_age_ms")

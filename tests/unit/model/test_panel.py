@@ -105,7 +105,7 @@ def test_wrong_declarations_are_refused_with_the_cause(declare: Callable[[], obj
 
 
 def test_the_page_has_each_format() -> None:
-    text = (PROJECT / "penstock" / "airflow" / "static" / "panels.js").read_text()
+    text = (PROJECT / "penstock" / "airflow" / "static" / "views" / "views.js").read_text()
     formats = text.partition("const FORMATS = {")[2].partition("\n};")[0]
     assert [line.split(":")[0].strip() for line in formats.strip().splitlines()] == list(get_args(Format))
 

@@ -56,9 +56,13 @@ class Totals {
 
   draw({ t, totals }) {
     for (const [key, chart] of Object.entries(this.sparks)) chart.setData([t, totals[key]]);
+    // The first answers of a server begin later than an hour ago.
+    const known = t.findIndex((_, i) => totals.rows_per_s[i] != null);
+    const minutes = known < 0 ? 0 : Math.round((t.at(-1) - t[known]) / 60);
+    const since = minutes > 57 ? "hour" : f.plural(minutes, "minute");
     for (const key of ["late", "dead"]) {
       const rise = totals[key].reduce((all, value) => all + (value ?? 0), 0);
-      text(this.tiles[key].note, `${rise ? f.count(rise) : "none"} in the last hour`);
+      text(this.tiles[key].note, `${rise ? f.count(rise) : "none"} in the last ${since}`);
       attr(this.tiles[key].value, "data-warn", totals[key].slice(-RECENT).some((value) => value > 0));
     }
   }
