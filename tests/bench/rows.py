@@ -1,4 +1,4 @@
-"""The control database and the operator page with rows of many streams: time and size of each query.
+"""The control database with rows of many streams: time of each query.
 
 No stream runs: the rows are those that drivers would have written, ten streams an app, ten minutes of history.
 
@@ -25,10 +25,6 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host import session
 from penstock.host.ports import free_port
 from penstock.monitoring.dashboard.alarms import LATELY_MS
-from penstock.monitoring.dashboard.overview import overview
-from penstock.monitoring.dashboard.snapshot import read
-from penstock.monitoring.dashboard.states import StateLimits
-from penstock.settings import settings
 from penstock.supervision.decision.watch import AppWatch
 from penstock.supervision.lifecycle import HISTORY_EVERY
 from penstock.supervision.supervisor import Supervisor
@@ -113,16 +109,8 @@ def main(count: int) -> None:
         filled(control, catalog)
         app = f"app-{count // PER_APP // 2:05}"
         mine = [figures(one) for one in catalog.supervised.values() if one.app == app]
-        limits = StateLimits.of(settings())
         watch, supervisor = AppWatch(control, app), Supervisor(control, app, "bench", lambda _: ["false"])
         rows = [
-            [
-                "the page's data: read, made, written as JSON",
-                f"{took(lambda: overview(read(control), limits).as_json()):.0f} ms",
-            ],
-            ["the reading alone", f"{took(lambda: read(control)):.0f} ms"],
-            ["of it the counts of ten minutes", f"{took(lambda: control.counts(control.now() - LATELY_MS)):.0f} ms"],
-            ["its size", f"{len(overview(read(control), limits).as_json()) / 2**20:.1f} MiB"],
             ["a look of one app's watch", f"{took(watch.look):.1f} ms"],
             ["a tick of one app's supervisor", f"{took(supervisor.tick):.1f} ms"],
             [f"a driver's report of {PER_APP} streams", f"{took(lambda: control.report(mine, keep=False)):.1f} ms"],

@@ -125,7 +125,7 @@ def rows(count: int = 10_000) -> list[list[object]]:
         ["connections busy with them", f"{count / 10 / each * report / 1000:.1f}"],
         ["looks a second of 1,000 apps", f"{count / 10 / Settings.model_fields['supervise_every'].default:,.0f}"],
         ["apps that one thread can look at each second", f"{1000 / look:.0f}"],
-        ["the page", f"{figure('rows', 'the page', 'median'):.0f} ms"],
+        ["what all viewers of the page share", f"{figure('page', 'what all viewers share', 'median'):.0f} ms"],
     ]
 
 
