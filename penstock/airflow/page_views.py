@@ -28,20 +28,16 @@ from penstock.monitoring.dashboard.answers.paging import PAGE
 from penstock.monitoring.dashboard.answers.summary import summary
 from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
 from penstock.monitoring.dashboard.declared_source import read_source
-from penstock.monitoring.dashboard.history import (
-    HISTORY_MS,
-    Span,
-    TotalsHistory,
-    downsample,
-    hour_history,
-    stream_history,
-)
+from penstock.monitoring.dashboard.history import Span, TotalsHistory, hour_history, stream_history
 from penstock.monitoring.dashboard.replacements import REPLACEMENT_REMEDIES, REPLACEMENT_STATES
+from penstock.monitoring.dashboard.shared_result import SharedResult
 from penstock.monitoring.dashboard.states import REMEDIES, STATES, State
 from penstock.settings import settings
 
 router = APIRouter()
-totals_history = TotalsHistory()
+past = TotalsHistory()
+# Seconds: a step of the totals takes longer.
+totals_history = SharedResult(lambda: past.read(connect(), page_data.read().delays), keep=5.0, keep_failures=False)
 
 TEXTS: Mapping[str, Mapping[Any, str]] = {
     "states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES,
@@ -59,13 +55,6 @@ def get_texts() -> JSONResponse:
 def get_overview(look: PageLook) -> Response:
     """What needs a person, and totals; see penstock.monitoring.dashboard.answers.summary."""
     return look.answer(summary(look.data))
-
-
-@router.get("/api/everything")
-def get_everything(look: PageLook) -> Response:
-    """Every app with its streams, and all else at once."""
-    actions = [{**action, "age_ms": max(0, look.data.now - action["at"])} for action in connect().actions()]
-    return look.answer({**vars(look.data.view), "actions": actions, **TEXTS})
 
 
 @router.get("/api/streams")
@@ -151,7 +140,6 @@ def get_history(
     names: Annotated[list[ShortName], Query(max_length=PAGE, default_factory=list)],
     stream: Name = "",
     span: Span = "1h",
-    all: bool = False,  # noqa: A002
 ) -> JSONResponse:
     """A span of one stream, or the last hour of some, or of all together; see penstock.monitoring.dashboard.history."""
     control = connect()
@@ -162,7 +150,4 @@ def get_history(
         return JSONResponse(stream_history(control, stream, app, span))
     if names:
         return JSONResponse(hour_history(control, names))
-    if all:
-        now = control.now()
-        return JSONResponse(downsample(control.history(now - HISTORY_MS), now))
-    return JSONResponse(totals_history.read(control, page_data.read().delays))
+    return JSONResponse(totals_history.read())

@@ -22,7 +22,7 @@ from tests.support.random_cases import tries
 pytestmark = pytest.mark.browser
 TRIES = tries(300)
 READ = [
-    "", "static/x/page.js", "api/texts", "api/overview", "api/everything", "api/streams", "api/streams/bundles",
+    "", "static/x/page.js", "api/texts", "api/overview", "api/streams", "api/streams/bundles",
     "api/streams/order-minutes/source", "api/captures", "api/sinks", "api/backfills", "api/replacements",
     "api/archives", "api/views", "api/activity", "api/history", "api/dead-letters", "api/dead-letters/reasons",
     "api/letters", "api/log", "api/releases", "api/changes", "api/changed", "api/catalog", "api/differences",

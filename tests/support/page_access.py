@@ -16,7 +16,6 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("GET", "/static/{version}/{name:path}"): "view",
     ("GET", "/api/texts"): "view",
     ("GET", "/api/overview"): "view",
-    ("GET", "/api/everything"): "view",
     ("GET", "/api/streams"): "view",
     ("GET", "/api/streams/{name}"): "view",
     ("GET", "/api/captures"): "view",

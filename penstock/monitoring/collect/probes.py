@@ -43,7 +43,7 @@ class ControlDatabaseProbe:
             at = time.perf_counter()
             self.control.now()
             waited, at = _ms(at), time.perf_counter()
-            snapshot.read(self.control, actions=0)
+            snapshot.read(self.control)
             queried = _ms(at)
         except ControlError:
             yield "dbErrors", 1

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import orjson
-
 from penstock.control import Desired, Fault, ReplacementState
 from penstock.control.repositories.backfills import RunState
 from penstock.model.expectation import OnViolation
@@ -354,7 +352,6 @@ class Overview:
     apps: list[AppView]
     totals: StreamTotals
     freshness: ReportFreshness
-    actions: list[Mapping[str, Any]]
     beats: list[Mapping[str, Any]]
     captures: list[CaptureView]
     sinks: list[SinkView]
@@ -364,8 +361,3 @@ class Overview:
     faults: list[FaultView]
     """of this moment"""
     past_faults: list[FaultView]
-
-    def as_json(self, **others: Any) -> bytes:
-        """As JSON, with other attributes. The standard library would take seconds for thousands of streams."""
-        # Column names of SQLAlchemy's rows are no plain str.
-        return orjson.dumps({**others, **vars(self)}, option=orjson.OPT_NON_STR_KEYS)

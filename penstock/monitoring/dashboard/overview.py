@@ -49,18 +49,13 @@ def overview(snap: Snapshot, limits: StateLimits) -> Overview:
     apps = [_app(snap, app, limits) for app in snap.apps]
     streams = [stream for app in apps for stream in app.streams]
     beats = [_beat(snap, name) for name in sorted(snap.beats.keys() | snap.holds.keys())]
-    actions: list[Mapping[str, Any]] = [
-        {**action, "age_ms": max(0, snap.now - action["at"])} for action in snap.actions
-    ]
     captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES_APP]
     sinks = [_sink(snap, stream, stream.store) for stream in streams if stream.store is not None]
     runs = [run_view(row, snap.now) for row in snap.runs]
     replacements = replacement_views(snap.replacements, snap.now)
     totals, freshness = _totals(apps, streams), _freshness(snap, apps, streams)
     faults, past = fault_views(current_faults(apps, runs, replacements), snap.faults, snap.now)
-    return Overview(
-        snap.now, apps, totals, freshness, actions, beats, captures, sinks, runs, replacements, faults, past
-    )
+    return Overview(snap.now, apps, totals, freshness, beats, captures, sinks, runs, replacements, faults, past)
 
 
 def _beat(snap: Snapshot, topic: str) -> Mapping[str, Any]:

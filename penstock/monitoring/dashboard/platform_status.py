@@ -29,7 +29,7 @@ class PlatformStatus:
 
 def read_status(control: Control, limits: StateLimits) -> PlatformStatus:
     """Read the status; ControlError if the database does not answer."""
-    snap = read(control, actions=0)
+    snap = read(control)
     return PlatformStatus(snap, overview(snap, limits), limits)
 
 

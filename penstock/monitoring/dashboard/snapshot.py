@@ -26,7 +26,6 @@ class Snapshot:
     drivers: dict[str, DriverRow]
     """by incarnation; the current one of each app, where it has one"""
     progress: dict[str, ProgressRow]
-    actions: list[Mapping[str, Any]] = field(default_factory=list)
     beats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     holds: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     captures: dict[str, CaptureRow] = field(default_factory=dict)
@@ -65,7 +64,7 @@ class Snapshot:
         return gaps
 
 
-def read(control: Control, *, actions: int = 50) -> Snapshot:
+def read(control: Control) -> Snapshot:
     """Read all that the page needs; ControlError if the database does not answer."""
     now = control.now()
     apps = control.apps()
@@ -80,7 +79,6 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         {app.name: {name: one.desired for name, one in supervised.get(app.name, {}).items()} for app in apps},
         drivers,
         control.progress(),
-        control.actions(actions),
         control.heartbeats(),
         control.heartbeat_holds(),
         Captures(control).rows(),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from penstock.control import Actor, AppRow, Control, Desired
@@ -235,12 +234,10 @@ def test_a_snapshot_reads_everything(control: Control) -> None:
     assert view.apps[0].driver is not None
     assert view.apps[0].driver.reason == "killed"
     assert view.apps[0].streams[0].state == "stopped"
-    assert (view.actions[0]["actor"], view.actions[0]["verb"]) == ("olga", "stop")
     assert view.beats[0]["topic"] == "receipts"
     assert 1_900 < view.beats[0]["age_ms"] < 60_000
     assert (view.beats[0]["held"], view.beats[0]["held_at"] < control.now()) == ("bundles is down", True)
     assert [view.beats[1][key] for key in ("topic", "at", "age_ms", "held_at")] == ["silent", None, None, None]
-    assert orjson.loads(view.as_json(more=1))["totals"]["streams"] == 1
 
 
 def test_a_snapshot_of_an_absent_database_is_an_error(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
+import orjson
 import pytest
 
 from penstock.control import Actor, Control, ReplacementRow, tables
@@ -95,4 +96,4 @@ def test_the_overview_has_replacements_without_their_rows(control: Control) -> N
     view = overview(read(control), StateLimits())
     [shown] = asdict(view)["replacements"]
     assert (shown["name"], shown["actor"], shown["equal"], shown["examples"]) == ("bundles", "ann", 10, 1)
-    assert b"secret" not in view.as_json(), "a viewer must not see records"
+    assert b"secret" not in orjson.dumps(view), "a viewer must not see records"
