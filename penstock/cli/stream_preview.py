@@ -270,7 +270,7 @@ class _Printer:
         if self.as_json:
             self._line({**_data(stream, plan.explanation), "records": plan.reads})
             return
-        reads = ", ".join(f"{topic} ({count:,} records now)" for topic, count in plan.reads.items())
+        reads = ", ".join(f"{topic} ({count:,} offsets now)" for topic, count in plan.reads.items())
         _print_facts(stream, plan.explanation, reads)
         echo("")
 

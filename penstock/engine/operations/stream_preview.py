@@ -61,7 +61,7 @@ class PreviewPlan:
     """What a preview does.
 
     Attributes:
-        reads: By topic, how many records it reads at once.
+        reads: By topic, how many offsets it reads at once: records, heartbeats and markers of transactions.
         explanation: What its query does.
     """
 
@@ -162,7 +162,7 @@ class StreamPreview:
         self._query.processAllAvailable()
 
     def _offsets(self) -> tuple[dict[str, int], Reset]:
-        """By topic the records that there are to read, and the offsets to begin at."""
+        """By topic how many offsets there are to read, and the offsets to begin at."""
         counts, logs = input_logs(self._stream, self._bootstrap)
         if missing := sorted({one.topic.name for one in self._stream.sources.values() if one.topic} - counts.keys()):
             raise DeclarationError(
