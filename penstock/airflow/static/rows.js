@@ -1,4 +1,5 @@
 // Parts that several views have: tables, filters and pages of rows.
+import * as api from "./api.js";
 import { attr, h, text } from "./dom.js";
 import * as f from "./format.js";
 import { linkTo, replace, retarget } from "./router.js";
@@ -13,6 +14,14 @@ const heading = (column, hints) => {
 
 export const table = (kind, columns, rows, hints = {}) =>
   h("table", { class: kind }, h("thead", {}, h("tr", {}, ...columns.map((column) => heading(column, hints)))), h("tbody", {}, ...rows));
+
+// A cell with a value, and below it a smaller one.
+export const pair = (label) => {
+  const first = h("span", { class: "v" });
+  const second = h("span", { class: "s" });
+  return { cell: h("td", { class: "n", "data-label": label }, first, second), first, second };
+};
+export const pairs = (labels) => Object.fromEntries(labels.map((label) => [label, pair(label)]));
 
 // A box that scrolls by itself, which a keyboard reaches.
 export const scrolled = (label, ...children) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
@@ -88,5 +97,37 @@ export class Pager {
       attr(link, "hidden", number < 1 || number > pages);
       retarget(link, [this.view], { ...query, page: number });
     }
+  }
+}
+
+// A list of the server's, with a filter and pages. Rows are kept by name, so that what is unfolded stays.
+export class ListView {
+  // view: of the API, and the name of its rows in the answer. Row: has `nodes`, and shows one of them. none: a sentence.
+  constructor({ acted, guard }, { view, search, columns, hints, Row, none }) {
+    Object.assign(this, { acted, guard, view, columns, hints, Row, none });
+    this.shape = null;
+    this.rows = new Map();
+    this.filters = new Filters(view, search);
+    this.pager = new Pager(view);
+    this.place = h("div", { class: "scroll", id: view });
+    this.node = h("div", {}, this.filters.node, this.place, this.pager.node);
+  }
+
+  load(query) {
+    return api[this.view](query);
+  }
+
+  show(data, query) {
+    const names = data[this.view].map((one) => one.name);
+    const shape = JSON.stringify([data.total > 0, names]);
+    if (this.shape !== shape) {
+      this.shape = shape;
+      this.rows = new Map(names.map((name) => [name, this.rows.get(name) ?? new this.Row(this, name)]));
+      const nodes = [...this.rows.values()].flatMap((row) => row.nodes);
+      this.place.replaceChildren(names.length ? table(`${this.view} cards`, this.columns, nodes, this.hints) : empty(data.total ? "Nothing matches." : this.none));
+    }
+    for (const one of data[this.view]) this.rows.get(one.name).show(one, data);
+    this.filters.show(data, query);
+    this.pager.show(data, query);
   }
 }

@@ -2,7 +2,7 @@
 import * as api from "../api.js";
 import { attr, dagLink, h, text } from "../dom.js";
 import * as f from "../format.js";
-import { Pager, Replaced, empty, scrolled, table } from "../rows.js";
+import { Pager, Replaced, empty, pairs, scrolled, table } from "../rows.js";
 import { StateButton } from "../state.js";
 
 const HEAD = ["Backfill", "From", "To", "Description", "Last run", ""];
@@ -36,12 +36,7 @@ class RunRow {
     this.state = new StateButton(run, "Backfills");
     this.again = h("span", { class: "s" });
     this.bar = h("progress", { max: 1, "aria-label": `Progress of ${run}` });
-    this.cells = Object.fromEntries(
-      COLUMNS.slice(2, -1).map((label) => {
-        const [first, second] = [h("span", { class: "v" }), h("span", { class: "s" })];
-        return [label, { cell: h("td", { class: "n", "data-label": label }, first, second), first, second }];
-      }),
-    );
+    this.cells = pairs(COLUMNS.slice(2, -1));
     this.cells.Files.second.replaceWith(this.bar);
     this.verified = h("td", { class: "verified", "data-label": "Verified" });
     this.node = h(

@@ -1,10 +1,9 @@
 // Captures: metrics, and requests to them.
-import * as api from "../api.js";
 import { ask } from "../confirm.js";
 import { attr, h, text } from "../dom.js";
 import * as f from "../format.js";
 import { linkTo } from "../router.js";
-import { Filters, Pager, empty, table } from "../rows.js";
+import { ListView } from "../rows.js";
 import { StateButton } from "../state.js";
 
 const COLUMNS = ["Capture", "State", "Behind", "Rows read", "Written", "Last poll", "Open since", "Drift", ""];
@@ -44,6 +43,7 @@ class CaptureRow {
       ...Object.values(this.cells),
       h("td", { class: "act" }, h("div", { class: "buttons" }, ...this.buttons)),
     );
+    this.nodes = [this.node];
   }
 
   show(capture, { viewer, states, remedies }) {
@@ -94,32 +94,9 @@ class CaptureRow {
   }
 }
 
-export class CapturesView {
-  constructor({ acted, guard }) {
-    Object.assign(this, { acted, guard });
-    this.shape = null;
-    this.rows = new Map();
-    this.filters = new Filters("captures", "Name, state or reason");
-    this.pager = new Pager("captures");
-    this.place = h("div", { class: "scroll", id: "captures" });
-    this.node = h("div", {}, this.filters.node, this.place, this.pager.node);
-  }
-
-  load(query) {
-    return api.captures(query);
-  }
-
-  show(data, query) {
-    const names = data.captures.map((capture) => capture.name);
-    const shape = JSON.stringify([data.total > 0, names]);
-    if (this.shape !== shape) {
-      this.shape = shape;
-      this.rows = new Map(names.map((name) => [name, new CaptureRow(this, name)]));
-      const none = data.total ? "No capture matches." : "No captures are declared: they copy tables of a database into topics, see docs/captures.md.";
-      this.place.replaceChildren(names.length ? table("captures cards", COLUMNS, [...this.rows.values()].map((row) => row.node), HINTS) : empty(none));
-    }
-    for (const capture of data.captures) this.rows.get(capture.name).show(capture, data);
-    this.filters.show(data, query);
-    this.pager.show(data, query);
+export class CapturesView extends ListView {
+  constructor(context) {
+    const none = "No captures are declared: they copy tables of a database into topics, see docs/captures.md.";
+    super(context, { view: "captures", search: "Name, state or reason", columns: COLUMNS, hints: HINTS, Row: CaptureRow, none });
   }
 }

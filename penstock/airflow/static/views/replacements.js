@@ -5,7 +5,7 @@ import { dialogButton, openDialog } from "../dialog.js";
 import { attr, h, marked, text } from "../dom.js";
 import * as f from "../format.js";
 import { linkTo } from "../router.js";
-import { Pager, empty, scrolled, table } from "../rows.js";
+import { Pager, empty, pairs, scrolled, table } from "../rows.js";
 import { StateButton } from "../state.js";
 
 const COLUMNS = ["Replacement", "State", "Read", "Records/s", "Lag", "Equal", "Requested", ""];
@@ -54,12 +54,7 @@ class ReplacementRow {
     this.state = new StateButton(`the replacement of ${name}`, "Replace a running stream");
     this.cut = h("span", { class: "s" });
     this.bar = h("progress", { max: 1, "aria-label": `Progress of the replacement of ${name}` });
-    this.cells = Object.fromEntries(
-      COLUMNS.slice(2, -1).map((label) => {
-        const [first, second] = [h("span", { class: "v" }), h("span", { class: "s" })];
-        return [label, { cell: h("td", { class: "n", "data-label": label }, first, second), first, second }];
-      }),
-    );
+    this.cells = pairs(COLUMNS.slice(2, -1));
     this.cells.Read.second.replaceWith(this.bar);
     this.differences = dialogButton("Differences", `Differences of ${name}`, () => showDifferences(this.replacement));
     this.buttons = Object.entries(ACTIONS).map(([verb, [label]]) =>

@@ -6,7 +6,7 @@ import * as f from "../format.js";
 import { showLetters } from "../letters.js";
 import { dialogButton, openDialog } from "../dialog.js";
 import { linkTo } from "../router.js";
-import { Filters, Pager, empty, table } from "../rows.js";
+import { ListView, pairs } from "../rows.js";
 import { StateButton } from "../state.js";
 
 const COLUMNS = ["Sink", "State", "Store", "Documents/s", "Lag", "Retried", "Older", "Dead"];
@@ -48,12 +48,7 @@ class SinkRow {
     this.why = h("span", { class: "s why" });
     this.state = new StateButton(name);
     this.desired = h("span", { class: "s" });
-    this.cells = Object.fromEntries(
-      COLUMNS.slice(2).map((label) => {
-        const [first, second] = [h("span", { class: "v" }), h("span", { class: "s" })];
-        return [label, { cell: h("td", { class: "n", "data-label": label }, first, second), first, second }];
-      }),
-    );
+    this.cells = pairs(COLUMNS.slice(2));
     this.node = h(
       "tr",
       { class: "sink" },
@@ -71,6 +66,7 @@ class SinkRow {
     const buttons = h("div", { class: "buttons" }, this.explain, this.letters, this.replay, this.link);
     this.more = h("div", { class: "detail" }, this.facts, buttons, this.errorTitle, this.error);
     this.holder = h("tr", { class: "unfolded", hidden: true }, h("td", { colspan: COLUMNS.length }));
+    this.nodes = [this.node, this.holder];
   }
 
   show(sink, { viewer, states, remedies }) {
@@ -147,33 +143,9 @@ class SinkRow {
   }
 }
 
-export class SinksView {
-  constructor({ acted, guard }) {
-    Object.assign(this, { acted, guard });
-    this.shape = null;
-    this.rows = new Map();
-    this.filters = new Filters("sinks", "Name, app, store or state");
-    this.pager = new Pager("sinks");
-    this.place = h("div", { class: "scroll", id: "sinks" });
-    this.node = h("div", {}, this.filters.node, this.place, this.pager.node);
-  }
-
-  load(query) {
-    return api.sinks(query);
-  }
-
-  show(data, query) {
-    const names = data.sinks.map((sink) => sink.name);
-    const shape = JSON.stringify([data.total > 0, names]);
-    if (this.shape !== shape) {
-      this.shape = shape;
-      // Unfolded rows stay unfolded.
-      this.rows = new Map(names.map((name) => [name, this.rows.get(name) ?? new SinkRow(this, name)]));
-      const none = data.total ? "No sink matches." : "No sinks are declared: they keep a store up to date with a topic, see docs/sinks.md.";
-      this.place.replaceChildren(names.length ? table("sinks cards", COLUMNS, [...this.rows.values()].flatMap((row) => [row.node, row.holder]), HINTS) : empty(none));
-    }
-    for (const sink of data.sinks) this.rows.get(sink.name).show(sink, data);
-    this.filters.show(data, query);
-    this.pager.show(data, query);
+export class SinksView extends ListView {
+  constructor(context) {
+    const none = "No sinks are declared: they keep a store up to date with a topic, see docs/sinks.md.";
+    super(context, { view: "sinks", search: "Name, app, store or state", columns: COLUMNS, hints: HINTS, Row: SinkRow, none });
   }
 }

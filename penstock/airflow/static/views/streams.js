@@ -5,7 +5,7 @@ import { drop, spark, sparkWidth } from "../charts.js";
 import { attr, h, text } from "../dom.js";
 import * as f from "../format.js";
 import { linkTo } from "../router.js";
-import { Filters, Pager, empty } from "../rows.js";
+import { Filters, Pager, empty, pair } from "../rows.js";
 import { StateButton } from "../state.js";
 import { confirmStream } from "../stream-actions.js";
 
@@ -25,11 +25,6 @@ const HINTS = {
   Restarts: "Restarts of the query within its driver",
 };
 
-const pair = (label) => {
-  const first = h("span", { class: "v" });
-  const second = h("span", { class: "s" });
-  return { cell: h("td", { class: "n", "data-label": label }, first, second), first, second };
-};
 // Producers send in bursts, and a batch reads what has arrived meanwhile: such a lag is no backlog.
 const ON_ITS_WAY_MS = 30_000;
 const onItsWay = ({ lag, rows_per_s: rate, batch_ms: duration }) => lag != null && lag <= ((rate ?? 0) * Math.max(ON_ITS_WAY_MS, 2 * (duration ?? 0))) / 1000;
