@@ -106,7 +106,7 @@ def find(view: View, key: str) -> Locator:
     view.frame.get_by_role("searchbox", name="Agent").fill(key)
     view.page.keyboard.press("Enter")
     result = section(view).locator(".panel-result")
-    expect(result.locator("h3")).to_have_text(key, use_inner_text=False)
+    expect(result.locator(".key")).to_have_text(key, use_inner_text=False)
     return result
 
 
