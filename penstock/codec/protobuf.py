@@ -97,6 +97,13 @@ def _zigzag(number: int) -> bytes:
     return data + bytes([number])
 
 
+# Least and greatest microseconds, as timestamp.proto and duration.proto of Protobuf say.
+TIME_RANGES = {
+    "google.protobuf.Timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+    "google.protobuf.Duration": (-315_576_000_000_000_000, 315_576_000_000_000_000),
+}
+
+
 class ProtobufDecoder(ValueDecoder):
     """Decodes fields by their numbers, if the writer's schema has the message at the indexes of a value."""
 
@@ -106,6 +113,7 @@ class ProtobufDecoder(ValueDecoder):
         self._type: Any = arrow_type(Type("struct", fields=values.schema.fields))
         self._schemas = WriterSchemas.of_format(values, proto_file)
         self._handler = handler(self._message, "string")
+        self._has_times = _has_times(self._message)
 
     def columns(self, table: pa.Table) -> dict[str, Column]:
         parsed, errors = self.decode(one_array(table["value"]))
@@ -196,6 +204,11 @@ class ProtobufDecoder(ValueDecoder):
         numbers_to_merge = np.flatnonzero(_needs_merge(records, self._message))
         if len(numbers_to_merge):
             records = self._merged(records, messages, numbers_to_merge)
+        if self._has_times and (out_of_range := _out_of_range(records, self._message)).any():
+            for number in numbers[out_of_range]:
+                written = schema_id(values[int(number)].as_py())
+                reasons[number] = f"not Protobuf of schema id {written}: a Timestamp or Duration is out of its range"
+            records = records.take(pa.array(np.arange(len(records)), mask=out_of_range))
         return records.cast(self._type)
 
     def _merged(self, records: Any, messages: Any, numbers: np.ndarray[Any, Any]) -> Any:
@@ -254,6 +267,34 @@ def _needs_merge(records: Any, message: Descriptor) -> np.ndarray[Any, Any]:
         else:
             result |= _needs_merge(array, field.message_type)
     return result
+
+
+def _has_times(message: Descriptor) -> bool:
+    """Whether a message has a field of TIME_RANGES at any depth."""
+    inner = [field.message_type for field in message.fields if field.message_type]
+    return any(one.full_name in TIME_RANGES or _has_times(one) for one in inner)
+
+
+def _out_of_range(records: Any, message: Descriptor) -> np.ndarray[Any, Any]:
+    """Whether records have a value of TIME_RANGES out of its range, which the decoder clamps or takes."""
+    result = np.zeros(len(records), np.bool_)
+    for field in message.fields:
+        array = records.field(field.name)
+        if is_map(field):
+            result[_parents(array)[_is_out_of_range(array.items, field.message_type.fields_by_name["value"])]] = True
+        elif field.is_repeated:
+            result[_parents(array)[_is_out_of_range(array.values, field)]] = True
+        else:
+            result |= _is_out_of_range(array, field)
+    return result
+
+
+def _is_out_of_range(array: Any, field: FieldDescriptor) -> np.ndarray[Any, Any]:
+    """As `_out_of_range`, of the values of a field."""
+    if field.message_type and (limits := TIME_RANGES.get(field.message_type.full_name)):
+        microseconds = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        return np.asarray((microseconds < limits[0]) | (microseconds > limits[1]))
+    return _out_of_range(array, field.message_type) if _is_struct(field) else np.zeros(len(array), np.bool_)
 
 
 def _is_struct(field: FieldDescriptor) -> bool:

@@ -59,6 +59,43 @@ def message(written: dict[str, Any]) -> Any:
     return ParseDict(written, GetMessageClass(ALL.descriptor)())
 
 
+TIMES = Protobuf(
+    """
+    syntax = "proto3";
+    import "google/protobuf/duration.proto";
+    import "google/protobuf/timestamp.proto";
+    message Inner { google.protobuf.Timestamp at = 1; }
+    message Times {
+      google.protobuf.Duration took = 1;
+      repeated google.protobuf.Duration all = 2;
+      map<string, google.protobuf.Timestamp> by = 3;
+      Inner inner = 4;
+      repeated Inner inners = 5;
+    }
+    """,
+    message="Times",
+)
+
+
+@pytest.mark.parametrize("seconds", [315_576_000_001, -315_576_000_001, 2**62, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("place", ["took", "all", "by", "inner", "inners"])
+def test_a_time_out_of_its_range_is_refused_at_any_depth(seconds: int, place: str) -> None:
+    def times(seconds: int) -> bytes:
+        of: Any = GetMessageClass(TIMES.descriptor)()
+        targets = {
+            "took": lambda: of.took, "all": of.all.add, "by": lambda: of.by["k"], "inner": lambda: of.inner.at,
+            "inners": lambda: of.inners.add().at,
+        }  # fmt: skip
+        targets[place]().seconds = seconds
+        return value_of(TIMES, of)
+
+    rows, errors = decoder(TIMES, _1=TIMES.text).decode(pa.array([times(5), times(seconds), None, times(-5)]))
+    reason = "not Protobuf of schema id 1: a Timestamp or Duration is out of its range"
+    assert errors.to_pylist() == [None, reason, None, None]
+    assert rows.is_valid().to_pylist() == [True, False, False, True]
+    assert rows[0].as_py()[place] is not None
+
+
 def test_every_type_is_read_and_written() -> None:
     values = [value(ALL, MESSAGE), None, value(ALL, {})]
     rows, errors = decoder(ALL, _1=EVERYTHING).decode(pa.array(values))
