@@ -37,16 +37,15 @@ LOOK_TIMEOUT = 5.0
 REQUEST_TIMEOUT = TIMEOUT - 1
 # For consumers: bytes of a decompressed batch. 3 kB of zstd can exceed librdkafka's 100 MB, and then stop the consumer.
 LARGE_FETCH = {"receive.message.max.bytes": 1 << 30}
+# The partition has no leader (a broker that has just started says so of all), or was added since the client looked.
+NO_LEADER, NEW_PARTITION = KafkaError._NOENT, KafkaError._UNKNOWN_PARTITION
 # Errors of a partition while its topic is created, moved or deleted.
 TOPIC_UNAVAILABLE = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-}
-# The partition has no leader; a broker that has just started says so of all partitions.
-NO_LEADER = KafkaError._NOENT
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE,
+    NEW_PARTITION,
+}  # fmt: skip
 # Shortly after its start a broker knows no leaders, or other ones than the client.
-STALE_METADATA = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, NO_LEADER}
+STALE_METADATA = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, NO_LEADER, NEW_PARTITION}
 STALE_METADATA_TIMEOUT = 5.0
 CONFIG_UNREADABLE = "the settings of topic {} could not be read"
 # Seconds of the first attempt to list offsets; each further attempt takes a second longer.

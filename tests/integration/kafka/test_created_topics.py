@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from penstock.devstack.servers.kafka import Broker
-from penstock.kafka.admin import admin, end_offsets, ensure_topics
+from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets
 from penstock.model.topic import Topic
 from penstock.testing.topics import delete_all
 
@@ -22,3 +23,14 @@ def test_each_partition_has_a_leader_when_its_topic_is_told_to_be_created(fresh_
         assert changes == [f"created {topic.name} with 4 partitions" for topic in topics]
         assert end_offsets(admin(fresh_broker.bootstrap), partitions, fresh_broker.bootstrap).keys() == partitions
         delete_all(fresh_broker.bootstrap)
+
+
+def test_partitions_that_somebody_adds_are_known_at_once(fresh_broker: Broker) -> None:
+    bootstrap = fresh_broker.bootstrap
+    ensure_topics([Topic("grows", partitions=1)], bootstrap)
+    client = admin(bootstrap)
+    assert end_offsets(client, [("grows", 0)], bootstrap) == {("grows", 0): 0}
+    other = AdminClient({"bootstrap.servers": bootstrap})
+    other.create_partitions([NewPartitions("grows", 3)])["grows"].result()
+    assert first_offsets(client, [("grows", 2)], bootstrap) == {("grows", 2): 0}
+    assert end_offsets(client, [("grows", 2), ("grows", 9)], bootstrap) == {("grows", 2): 0}
