@@ -190,10 +190,9 @@ def test_a_table_offline_for_a_short_time_is_not_read_again(
     reader.run()
     reader.stop()
     send(bootstrap, [shop("a", None)])
-    with caplog.at_level(logging.WARNING):
-        reader.start()
-        assert numbers(reader.run()) == {"b": 2}
-    assert not caplog.records
+    reader.start()
+    assert numbers(reader.run()) == {"b": 2}
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_records_that_retention_removed_before_they_were_read_leave_no_old_row(

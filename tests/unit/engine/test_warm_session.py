@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,7 +187,9 @@ def test_spark_does_not_log_the_errors_of_a_command_that_borrows() -> None:
 def ticks(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
     """What happens in each of the keeper's seconds."""
     waiting = list(actions)
-    monkeypatch.setattr("time.sleep", lambda _: waiting.pop(0)())
+    # Threads of py4j sleep too, so the keeper alone has another clock.
+    clock = SimpleNamespace(sleep=lambda _: waiting.pop(0)(), monotonic=time.monotonic)
+    monkeypatch.setattr(warm_session, "time", clock)
 
 
 def test_after_a_borrower_the_keeper_stops_its_work_and_replaces_the_jvm(
