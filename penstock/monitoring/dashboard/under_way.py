@@ -14,6 +14,8 @@ from penstock.monitoring.dashboard.replacements import REPLACEMENT_STATES
 LISTED = 100
 # A stream whose lag is more than it reads in this time is catching up.
 BEHIND_SECONDS = 60
+# What a batch or two read is no backlog, however few records come.
+SMALL_LAG = 1_000
 # The history by which the lag falls, and how much of it there must be.
 HISTORY_MS, HISTORY_AT_LEAST_MS = 5 * 60_000, 30_000
 
@@ -90,7 +92,7 @@ _REPLACING = ("queued", "building", "following", "cutting")
 
 def _is_behind(stream: StreamView) -> bool:
     rate = stream.rows_per_s
-    return stream.state == "running" and rate is not None and (stream.lag or 0) > BEHIND_SECONDS * rate
+    return stream.state == "running" and rate is not None and (stream.lag or 0) > max(BEHIND_SECONDS * rate, SMALL_LAG)
 
 
 def _of_capture(capture: CaptureView, rate: float | None) -> Iterator[UnderWay]:

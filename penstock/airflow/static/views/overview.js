@@ -59,10 +59,10 @@ class Totals {
     // The first answers of a server begin later than an hour ago.
     const known = t.findIndex((_, i) => totals.rows_per_s[i] != null);
     const minutes = known < 0 ? 0 : Math.round((t.at(-1) - t[known]) / 60);
-    const since = minutes > 57 ? "hour" : f.plural(minutes, "minute");
+    const since = minutes > 57 ? "in the last hour" : `in ${minutes} min`;
     for (const key of ["late", "dead"]) {
       const rise = totals[key].reduce((all, value) => all + (value ?? 0), 0);
-      text(this.tiles[key].note, `${rise ? f.count(rise) : "none"} in the last ${since}`);
+      text(this.tiles[key].note, `${rise ? f.count(rise) : "none"} ${since}`);
       attr(this.tiles[key].value, "data-warn", totals[key].slice(-RECENT).some((value) => value > 0));
     }
   }
