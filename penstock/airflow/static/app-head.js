@@ -73,6 +73,7 @@ export class AppHead {
       label: "Release",
       action: { app: name },
       send: api.release,
+      busy: "Checking the code, which may take minutes …",
       choice: {
         name: "to",
         label: "Code",

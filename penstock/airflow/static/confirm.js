@@ -9,8 +9,9 @@ const choice = $("confirm-choice");
 let pending = null;
 
 // choice: a field of the action: its name and label, its options as pairs of value and text, and more of them by a promise.
-export const ask = ({ title, message, label, action, done, send = act, choice: field = null }) => {
-  pending = { action, done, label, send, field };
+// busy: what the button says meanwhile.
+export const ask = ({ title, message, label, action, done, send = act, choice: field = null, busy = "Sending …" }) => {
+  pending = { action, done, label, send, field, busy };
   offer(field);
   text($("confirm-title"), title);
   text($("confirm-text"), message);
@@ -41,7 +42,7 @@ const send = async () => {
   if (!pending || yes.disabled) return;
   const { action, done, label, field } = pending;
   yes.disabled = true;
-  text(yes, "Sending …");
+  text(yes, pending.busy);
   try {
     const chosen = field ? { [field.name]: choice.value } : {};
     const answer = await pending.send({ ...action, ...chosen, note: note.value.trim() });

@@ -30,8 +30,8 @@ def current_faults(
 ) -> list[Fault]:
     """The faults of this moment: one of an app without a working driver instead of one of each of its streams."""
     faults = [fault for app in apps for fault in _of_app(app)]
-    # Of a backfill, the newest run that has an alarm.
-    by_name = {run.name: run for run in reversed(list(runs)) if run.alarm}
+    # Of a backfill, the newest run that has an alarm. A dry run changes nothing.
+    by_name = {run.name: run for run in reversed(list(runs)) if run.alarm and not run.dry}
     faults += [Fault("backfill", run.name, "", run.state, run.alarm) for run in by_name.values()]
     faults += [Fault("replacement", one.name, one.app, one.state, one.why) for one in replacements if one.alarm]
     return faults

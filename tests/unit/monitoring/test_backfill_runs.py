@@ -13,6 +13,7 @@ from penstock.control import tables as s
 from penstock.control.repositories.backfills import KEEP_MS, BackfillRow
 from penstock.monitoring.dashboard.alarms import PAST_FOR, SILENT_MS
 from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES, run_view
+from penstock.monitoring.dashboard.faults import current_faults
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import StateLimits
@@ -154,3 +155,9 @@ def test_remedies_are_those_of_the_docs() -> None:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     assert {state: cure for state, _, cure in rows[2:]} == RUN_REMEDIES
     assert RUN_STATES.keys() == RUN_REMEDIES.keys()
+
+
+def test_a_failed_run_is_a_fault_unless_it_was_dry() -> None:
+    failed = replace(ROW, state="failed", why="no archive", ended_at=NOW - 1_000)
+    runs = [run_view(replace(failed, dry=dry), NOW) for dry in (True, False)]
+    assert [len(current_faults([], [run], [])) for run in runs] == [0, 1]

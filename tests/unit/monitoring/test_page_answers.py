@@ -161,8 +161,8 @@ def test_a_stream_has_its_neighbours_and_faults(control: Control) -> None:
     rows = [row(state="failing", error="E", error_at=NOW - 1), row(name="other")]
     data = moment(rows, declared({"name": "bundles", "kind": "stream"}, edges=edges), faults=lasting)
     found = cast("dict[str, Any]", streams.stream_details(data, control, "bundles"))
-    assert found["reads_from"] == [{"kind": "capture", "name": "shops", "through": "shops"}]
-    assert found["read_by"] == [{"kind": "sink", "name": "search", "through": "bundles"}]
+    assert found["reads_from"] == [{"kind": "capture", "name": "shops", "through": "shops", "shown": False}]
+    assert found["read_by"] == [{"kind": "sink", "name": "search", "through": "bundles", "shown": False}]
     assert [(fault["kind"], fault["lasted_ms"], fault["ended_at"]) for fault in found["faults"]] == [
         ("stream", 9_000, None), ("stream", 5_000, NOW - 4_000),
     ]  # fmt: skip
@@ -290,4 +290,4 @@ def test_a_view_of_an_instance_has_the_declaration_of_the_view(control: Control)
     data = moment([row(name="fleet@1", app="views-1")], declared({"name": "fleet", "kind": "view"}, edges=edges))
     details = cast("dict[str, Any]", streams.stream_details(data, control, "fleet@1"))
     assert details["declared"]["name"] == "fleet"
-    assert details["reads_from"] == [{"kind": "topic", "name": "orders", "through": "orders"}]
+    assert details["reads_from"] == [{"kind": "topic", "name": "orders", "through": "orders", "shown": False}]

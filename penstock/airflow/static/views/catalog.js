@@ -91,7 +91,7 @@ export class CatalogView {
     this.graph.pick(known);
     for (const button of this.buttons) attr(button, "aria-pressed", String(button.dataset.name === known));
     text(this.about, known ? `${known}, with what feeds it and what it feeds` : "");
-    const running = this.catalog.declared.find((one) => one.name === known && STREAMS.has(one.kind));
+    const running = this.catalog.declared.find((one) => one.name === known && one.runs && STREAMS.has(one.kind));
     attr(this.opened, "hidden", !running);
     if (running) {
       text(this.opened, `Open ${known}`);

@@ -11,10 +11,10 @@ import { Replaced, table } from "../rows.js";
 import { StateButton } from "../state.js";
 import { StreamCharts } from "../stream-charts.js";
 
-const LINKED = { stream: (name) => ["streams", name], sink: (name) => ["streams", name], capture: (name) => ["streams", name], backfill: () => ["backfills"], archive: () => ["archives"], view: () => ["views"] };
-const neighbour = ({ kind, name, through }) => {
-  const path = LINKED[kind]?.(name);
-  const label = path ? h("a", linkTo(path), name) : name;
+const LISTS = { backfill: "backfills", archive: "archives", view: "views" };
+// What is only declared has no view of its own.
+const neighbour = ({ kind, name, through, shown }) => {
+  const label = h("a", linkTo(shown ? ["streams", name] : LISTS[kind] ? [LISTS[kind]] : ["catalog", name]), name);
   return h("li", {}, label, h("span", { class: "muted" }, ` ${kind}${through && through !== name ? ` through ${through}` : ""}`));
 };
 const utc = (ms) => `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
@@ -51,7 +51,7 @@ export class StreamView {
     const part = (title, ...nodes) => h("section", {}, h("h3", {}, title), ...nodes);
     this.node = h(
       "div",
-      { class: "detail" },
+      { class: "detail", hidden: true },
       h("div", { class: "head" }, this.state.node, this.about, h("div", { class: "buttons" }, this.start, this.goOn, ...this.buttons, this.replace)),
       this.failure,
       this.charts.node,
@@ -72,6 +72,7 @@ export class StreamView {
     const { stream, app, declared, viewer, now } = data;
     const begin = !this.stream;
     this.stream = stream;
+    attr(this.node, "hidden", false);
     if (begin) this.charts.begin();
     else this.charts.refresh();
     this.state.show(stream.state, stream.why, data);

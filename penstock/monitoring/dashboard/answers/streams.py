@@ -8,6 +8,7 @@ from typing import Any
 from penstock.control import Control, Fault, FaultRow
 from penstock.monitoring.dashboard.answers.paging import search
 from penstock.monitoring.dashboard.answers.summary import by_state, fault_row
+from penstock.monitoring.dashboard.data_flow import Neighbour
 from penstock.monitoring.dashboard.faults import fault_views
 from penstock.monitoring.dashboard.model import AppView, StreamView
 from penstock.monitoring.dashboard.page_data import PageData
@@ -70,11 +71,16 @@ def stream_details(data: PageData, control: Control, name: str) -> dict[str, Any
         "app": _app(app),
         "stream": {**vars(stream), **_declared_figures(data, name)},
         "declared": declared,
-        "reads_from": [one._asdict() for one in flow.reads_from(node)] if flow else [],
-        "read_by": [one._asdict() for one in flow.read_by(node)] if flow else [],
+        "reads_from": [_neighbour(data, one) for one in flow.reads_from(node)] if flow else [],
+        "read_by": [_neighbour(data, one) for one in flow.read_by(node)] if flow else [],
         "replacement": replacement and replacement_view(replacement, data.now),
         "faults": _faults(data, control, stream),
     }
+
+
+def _neighbour(data: PageData, one: Neighbour) -> dict[str, Any]:
+    """A neighbour, and whether it has a view of its own: what is only declared has none."""
+    return {**one._asdict(), "shown": one.name in data.streams}
 
 
 def _app(app: AppView) -> dict[str, Any]:
