@@ -6,6 +6,7 @@ const RELEASE_MS = 240000;
 const ACTION_MS = { replay: 240000 };
 // The server may have to read the declarations in a process, for which it waits as long.
 const DECLARED_MS = 60000;
+const CATALOG_MS = 60000;
 // A process with a JVM does it.
 const JVM_MS = 240000;
 
@@ -37,6 +38,22 @@ const call = async (path, { timeout = TIMEOUT_MS, ...options } = {}) => {
   throw new Failure(answer.status >= 500 ? "server" : "refused", detail);
 };
 
+// Reads again what is older than some milliseconds; a failure is not kept.
+export const kept = (read, ms = Infinity) => {
+  let answer = null;
+  let at = 0;
+  return () => {
+    if (answer === null || performance.now() - at > ms) {
+      at = performance.now();
+      answer = read().catch((error) => {
+        answer = null;
+        throw error;
+      });
+    }
+    return answer;
+  };
+};
+
 const named = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value != null)).toString();
 // Of a view: its rows by the query of the address.
 const rows = (path, query, options) => call([path, named(query)].filter(Boolean).join("?"), options);
@@ -57,7 +74,8 @@ export const reasons = (stream) => rows("dead-letters/reasons", { stream }, { ti
 export const totalHistory = () => call("history");
 export const histories = (names) => call(`history?${new URLSearchParams(names.map((name) => ["names", name]))}`);
 export const streamHistory = (stream, span) => call(`history?${named({ stream, span })}`);
-export const catalog = () => call("catalog", { timeout: DECLARED_MS });
+// Declarations change seldom.
+export const catalog = kept(() => call("catalog", { timeout: DECLARED_MS }), CATALOG_MS);
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { timeout: 30000 });
 export const panel = (name) => call(`panels/${name}`, { timeout: DECLARED_MS });
 export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { timeout: DECLARED_MS });

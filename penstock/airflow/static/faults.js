@@ -1,5 +1,6 @@
 // What does not work or needs a person, since when, what it affects and what to do; then what is over.
 import { ask } from "./confirm.js";
+import { dialogButton } from "./dialog.js";
 import { attr, dagLink, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLog } from "./letters.js";
@@ -26,18 +27,16 @@ const continueCapture = (name, acted) =>
     done: () => acted(`Continue of ${name} is requested.`),
   });
 
-const button = (label, what, onclick) => h("button", { type: "button", "aria-label": what, "aria-haspopup": "dialog", onclick }, `${label} …`);
-
 // What a person can do about a fault here. Buttons ask before they do anything.
 const remedies = ({ kind, name, app, state }, acted) => {
   if (kind === "backfill") return [dagLink(`backfill_${name}`, "Start in Airflow", `Start ${name} in Airflow`)];
   if (kind === "replacement") return [h("a", linkTo(["replacements"]), "Open")];
-  const log = button("Log", `Log of the driver of ${name}`, () => showLog(app));
+  const log = dialogButton("Log", `Log of the driver of ${name}`, () => showLog(app));
   if (kind === "app") return [log, dagLink(`streams_${app}`, "Its DAG", `The DAG that supervises ${app}, in Airflow`)];
   if (state === "alarm") return [h("a", { ...linkTo(["dead-letters", name]), "aria-label": `Dead letters of ${name} by reason` }, "Dead letters")];
   if (state !== "blocked") return [log];
-  if (kind === "capture") return [button("Continue", `Continue ${name}`, () => continueCapture(name, acted)), log];
-  return [button("Go on", `Let ${name} go on`, () => askToGoOn(name, acted)), log];
+  if (kind === "capture") return [dialogButton("Continue", `Continue ${name}`, () => continueCapture(name, acted)), log];
+  return [dialogButton("Go on", `Let ${name} go on`, () => askToGoOn(name, acted)), log];
 };
 
 export class FaultList {

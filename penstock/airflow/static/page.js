@@ -159,14 +159,7 @@ function guard(button, viewer, permission = "operate") {
 }
 
 // Meanings of the states, which do not change.
-let reading = null;
-const texts = () => {
-  reading ??= api.texts().catch((error) => {
-    reading = null;
-    throw error;
-  });
-  return reading;
-};
+const texts = api.kept(api.texts);
 
 // The loop
 

@@ -47,7 +47,7 @@ export class StreamCharts {
   }
 
   // Charts need the size of their place, so they are created once the node is on the page.
-  begin(history) {
+  begin() {
     for (const [key, title, format, bars, parts = {}] of CHARTS) {
       const value = h("output", {});
       const host = h("div", { class: "plot", role: "img" });
@@ -58,7 +58,6 @@ export class StreamCharts {
       entry.chart = charts.detail(host, { format, bars, parts: names.length, sync: this.name, onCursor: (at) => this.label(entry, at) });
       this.charts.set(key, entry);
     }
-    if (history) this.set(history);
     this.choose(this.span);
   }
 

@@ -8,8 +8,6 @@ import { Replaced, empty, scrolled, table } from "../rows.js";
 
 const HEAD = ["Kind", "Name", "App", "Reads", "Writes", "Output mode", "Runs"];
 const PARTLY = "Some declarations are invalid: `penstock catalog` shows the errors. All others are shown.";
-// Declarations change seldom.
-const EVERY_MS = 60000;
 const STREAMS = new Set(["stream", "sink", "capture"]);
 
 const place = ({ kind, name }) => h("div", {}, name, kind === "topic" ? null : h("span", { class: "muted" }, ` ${kind}`));
@@ -20,7 +18,6 @@ export class CatalogView {
   constructor(_, [picked = ""]) {
     this.picked = picked;
     this.buttons = [];
-    this.readAt = -Infinity;
     this.error = h("p", { id: "catalog-error", role: "status" });
     const host = scrolled("What feeds what");
     host.id = "catalog-graph";
@@ -45,9 +42,7 @@ export class CatalogView {
   }
 
   async load() {
-    const old = performance.now() - this.readAt > EVERY_MS;
-    const [common, catalog] = await Promise.all([api.overview(), old ? api.catalog() : this.catalog]);
-    if (old) this.readAt = performance.now();
+    const [common, catalog] = await Promise.all([api.overview(), api.catalog()]);
     this.catalog = catalog;
     return { ...common, catalog };
   }

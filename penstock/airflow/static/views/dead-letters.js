@@ -16,7 +16,7 @@ const example = (one) =>
 
 export class DeadLettersView {
   constructor({ acted, guard }, [stream = ""]) {
-    Object.assign(this, { acted, guard, stream });
+    Object.assign(this, { acted, guard });
     this.filters = new Filters("dead-letters", "Name or app");
     this.pager = new Pager("dead-letters");
     this.list = new Replaced(scrolled("Streams with dead letters or late records"));

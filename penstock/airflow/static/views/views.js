@@ -8,7 +8,6 @@ import { Replaced, empty, scrolled, table } from "../rows.js";
 import { StateButton } from "../state.js";
 
 const EVERY_MS = 10000;
-const DECLARED_EVERY_MS = 60000;
 const ENTRIES = 40; // of a map that are shown
 
 const muted = (words) => h("span", { class: "muted" }, words);
@@ -240,7 +239,6 @@ export class ViewsView {
   constructor({ guard }) {
     this.guard = guard;
     this.panels = new Map(); // by their declaration
-    this.declaredAt = -Infinity;
     this.place = h("div", { id: "panels" });
     this.list = new Replaced(scrolled("Served views"));
     this.list.node.id = "served-views";
@@ -249,11 +247,8 @@ export class ViewsView {
   }
 
   async load() {
-    const old = performance.now() - this.declaredAt > DECLARED_EVERY_MS;
-    const [data, catalog] = await Promise.all([api.views(), old ? api.catalog() : this.catalog]);
-    if (old) this.declaredAt = performance.now();
-    this.catalog = catalog;
-    return data;
+    const [data, { panels }] = await Promise.all([api.views(), api.catalog()]);
+    return { ...data, panels };
   }
 
   show(data) {
@@ -264,7 +259,7 @@ export class ViewsView {
         ? table("list", ["View", "Reads", "Instance", "State", "*Lag", "*Rows"], views.flatMap(viewRow(data)))
         : empty("No views are declared: they serve the newest value of each key of a topic over HTTP, see docs/views.md."),
     );
-    this.declare(this.catalog.panels);
+    this.declare(data.panels);
     for (const panel of this.panels.values()) panel.allow(viewer);
   }
 
