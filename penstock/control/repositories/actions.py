@@ -36,9 +36,7 @@ class ActionRepository(ControlDatabase):
 
     def actions(self, limit: int = 50) -> list[Mapping[str, Any]]:
         """The last actions, newest first: at, actor, source, verb, target, detail."""
-        query = select(s.action).order_by(s.action.c.id.desc()).limit(limit)
-        with self.begin() as c:
-            return [dict(row) for row in c.execute(query).mappings()]
+        return self.search_actions(limit=limit)
 
     def search_actions(
         self, *, text: str = "", actor: str = "", verb: str = "", before: int | None = None, limit: int

@@ -49,10 +49,10 @@ class PageData:
         """Epoch ms."""
         return self.status.view.now
 
-    @cached_property
+    @property
     def streams(self) -> Mapping[str, StreamView]:
         """By name, in order of their apps."""
-        return {stream.name: stream for stream in self.status.streams}
+        return self.status.by_name
 
     @cached_property
     def rows(self) -> Mapping[str, Mapping[str, Any]]:
@@ -92,8 +92,7 @@ def read_page_data(
     status = read_status(control, limits)
     late = late_streams(status.streams)
     falls = read_lag_falls(control, [stream.name for stream in late], status.view.now)
-    streams = {stream.name: stream for stream in status.streams}
-    attempts = read_attempts(control, status.view.faults[:FAULTS], streams, status.view.now)
+    attempts = read_attempts(control, status.view.faults[:FAULTS], status.by_name, status.view.now)
     return PageData(status, declarations, disk_hash, under_way(status.view, late, falls), attempts)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from penstock.control import Control
 from penstock.monitoring.dashboard.model import Overview, StreamView
@@ -22,9 +23,14 @@ class PlatformStatus:
     view: Overview
     limits: StateLimits
 
-    @property
+    @cached_property
     def streams(self) -> list[StreamView]:
         return [stream for app in self.view.apps for stream in app.streams]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, StreamView]:
+        """The streams by name, in order of their apps."""
+        return {stream.name: stream for stream in self.streams}
 
 
 def read_status(control: Control, limits: StateLimits) -> PlatformStatus:
