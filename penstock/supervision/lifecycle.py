@@ -17,6 +17,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, NoReturn
@@ -38,9 +39,8 @@ from penstock.supervision.unreadable_run import UnreadableRun
 
 log = logging.getLogger("penstock.driver")
 
-LOOK_EVERY, LAG_EVERY, HISTORY_EVERY = 1.0, 5.0, 15.0
-# Seconds between two looks for the end of a cut, as the stream has no output until then.
-CUT_LOOK_EVERY = 0.2
+# Seconds. The stream of a cut has no output until its end is seen.
+LOOK_EVERY, CUT_LOOK_EVERY, LAG_EVERY, HISTORY_EVERY = 1.0, 0.2, 5.0, 15.0
 # A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
 STUCK_WRITE = 5 * TIMEOUT
 # Exit codes, for the log's reader: 0 asked to exit, 75 (EX_TEMPFAIL) another driver has the leases, 78 nothing to run.
@@ -76,8 +76,8 @@ class Driver(ABC):
         self._unreported: dict[str, str] = {}
         # Runs whose lag was measured since they were started.
         self._measured: set[str] = set()
-        # The stream whose new version is about to write; it must not start meanwhile.
-        self._replaced = ""
+        # The stream whose new version is about to write, which must not start meanwhile; and of the last cut.
+        self._replaced = self._replaced_last = ""
         self._leases = LeaseHolder(control, self._names, incarnation)
         self._standby_wait = StandbyWait(control, incarnation, self.standby_obstacle)
 
@@ -244,6 +244,7 @@ class Driver(ABC):
             # The driver of the version before goes on until it drains.
             is_cut = replacement and replacement.state == "cutting" and self._release >= (replacement.release_seq or 0)
             self._replaced = replacement.name if replacement and is_cut else ""
+            self._replaced_last = self._replaced or self._replaced_last
             drains = app is not None and app.release_seq > self._release and self._standby_wait.is_over(app)
         except ControlError as e:
             log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)
@@ -253,12 +254,14 @@ class Driver(ABC):
             return self._leave("no stream of the app is wanted", "unwanted")
         if app and drains:
             return self._leave(f"release {app.release_seq}", "released")
-        for name, run in self._runs.items():
-            if not run.active:
+        for name, run in sorted(self._runs.items(), key=lambda item: item[0] != self._replaced_last):
+            if not (was_active := run.active):
                 self._measured.discard(name)
             if desired.get(name) == "on":
-                if self._has_resources and (run.active or (name != self._replaced and self._owns(name))):
+                if self._has_resources and (was_active or (name != self._replaced and self._owns(name))):
                     run.reconcile()
+                    if self._replaced and run.active and not was_active:
+                        return None  # a start takes seconds, in which the cut may have ended
             elif run.running:
                 log.info("stream %s is not wanted any more", name)
                 self._stop(name, run)
@@ -377,15 +380,14 @@ class Driver(ABC):
         # What ends with it is no news to the keeper.
         self._leaving.set()
         full = ends.out_of_memory(self._log)
-        ended: tuple[str, EndCode] = (full, "memory") if full else ("failed", "failed")
-        reason, code = self._why or ended
+        reason, code = self._why or ((full, "memory") if full else ("failed", "failed"))
         log.info("driver of %s drains: %s", self.app, reason)
         try:
             self._control.update_driver(self.incarnation, state="draining")
         except ControlError as e:
             log.warning("draining could not be reported: %s", e)
-        for name, run in self._runs.items():
-            self._stop(name, run)
+        with ThreadPoolExecutor(max(1, len(self._runs))) as pool:
+            list(pool.map(self._stop, self._runs, self._runs.values()))
         # This stays the lag of a stopped stream: its last batch counts too. No lease is kept for a broker that is down.
         if self._broker_answers:
             self._measure_lag()

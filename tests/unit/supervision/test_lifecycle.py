@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,3 +188,43 @@ def test_a_driver_looks_more_often_while_one_of_its_streams_is_replaced(
     monkeypatch.setattr(made, "_measure_lag", lambda: None)
     made._loop()
     assert waits == [lifecycle.LOOK_EVERY, lifecycle.CUT_LOOK_EVERY]
+
+
+def test_a_stream_that_is_replaced_waits_for_no_other_start(
+    p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with p.control.engine.begin() as c:
+        c.execute(tables.app.update().values(digest="old"))
+    row = p.control.request_replacement("s", "a", "new", "old", ME, {})
+    p.control.move_replacement(row.id, "following")
+    assert p.control.begin_cut(row.id)
+    monkeypatch.setattr(p.control, "desired", lambda _: dict.fromkeys("rst", "on"))
+    started: list[str] = []
+
+    def run(name: str) -> Any:
+        one = SimpleNamespace(active=False, running=True)
+
+        def reconcile() -> None:
+            if not one.active:
+                started.append(name)
+                one.active = True
+
+        one.reconcile = reconcile
+        return one
+
+    made._runs, made._release = {name: run(name) for name in ("r", "s", "t")}, 1
+    monkeypatch.setattr(made._leases, "owns", lambda _: True)
+    made._look()
+    assert started == ["r"], "the end of the cut is looked for before the next start"
+    p.control.move_replacement(row.id, "cut")
+    made._look()
+    assert started == ["r", "s", "t"]
+
+
+def test_streams_of_an_app_end_their_batches_at_the_same_time(made: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "admin", lambda _: None)
+    both = threading.Barrier(2)
+    for run in made._runs.values():
+        monkeypatch.setattr(run, "stop", lambda: both.wait(10), raising=False)
+    made._drain()
+    assert not both.broken
