@@ -34,14 +34,18 @@ from tests.support.mysql import MariaDBWithLogin, MySQL
 from tests.support.stream_cases import MAX_QUICK_STEPS
 
 BROWSER = "tests/browser/"
-SPARK_WORKERS = 2
+# The workers that start a server, by the fixture whose name the text of a file has; tests of a file without one of
+# these run in the others.
+SERVER_WORKERS = {
+    "spark: SparkSession": {0, 1}, "search: ": {0}, "schema_registry: ": {1}, "mysql_server": {2}, "postgres: ": {3},
+}  # fmt: skip
 
 
 class ByServers(LoadFileScheduling):  # type: ignore[misc]  # its module is not typed
-    """Runs the tests of a file in one worker, so that they share servers.
+    """Runs the tests of a file in one worker, so that they share servers, and files that use a server in few workers.
 
-    The browser's tests share one Airflow and are one unit. The files that use the `spark` fixture go to the first
-    workers while there are any: a session that is warm runs a query at a fraction of the CPU of a new one.
+    A Spark session that is warm runs a query at a fraction of the CPU of a new one. The browser's tests share one
+    Airflow and are one unit. A worker that has nothing else to do takes any file.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -49,18 +53,20 @@ class ByServers(LoadFileScheduling):  # type: ignore[misc]  # its module is not 
         return BROWSER if file.startswith(BROWSER) else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        has_session = self.nodes.index(node) < SPARK_WORKERS
+        worker = self.nodes.index(node)
         for scope in self.workqueue:
-            if _uses_spark(scope) == has_session:
+            if worker in _workers(scope):
                 self.workqueue.move_to_end(scope, last=False)
                 break
         super()._assign_work_unit(node)
 
 
 @cache
-def _uses_spark(scope: str) -> bool:
+def _workers(scope: str) -> set[int]:
     path = PROJECT / scope
-    return path.suffix == ".yaml" or (path.is_file() and "spark: SparkSession" in path.read_text())
+    text = "spark: SparkSession" if path.suffix == ".yaml" else path.read_text() if path.is_file() else ""
+    wanted = [workers for fixture, workers in SERVER_WORKERS.items() if fixture in text]
+    return set.intersection(*wanted) or wanted[0] if wanted else {2, 3}
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServers:
