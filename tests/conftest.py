@@ -30,6 +30,7 @@ from penstock.testing import spark_session
 from penstock.testing.plugin import QUICK, WAYS, CaseItem
 from penstock.testing.topics import delete_all
 from tests.support import mysql
+from tests.support.control_tables import create_tables
 from tests.support.mysql import MariaDBWithLogin, MySQL
 from tests.support.stream_cases import MAX_QUICK_STEPS
 
@@ -146,7 +147,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def control(tmp_path: Path) -> Iterator[Control]:
     """An empty control database, on SQLite."""
     made = Control(f"sqlite:///{tmp_path / 'control.db'}")
-    made.migrate()
+    create_tables(made)
     yield made
     made.engine.dispose()
     connect.cache_clear()

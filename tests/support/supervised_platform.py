@@ -15,6 +15,7 @@ from penstock.control import Actor, Control, DriverRow, connect, tables
 from penstock.settings import PROJECT
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.projects import other_project
+from tests.support.control_tables import create_tables
 
 ME = Actor("me", "cli")
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -30,7 +31,7 @@ def chaos_project(home: Path) -> Iterator[Control]:
     }
     with other_project(PROJECT / "tests" / "chaos" / "project", variables):
         made = connect()
-        made.migrate()
+        create_tables(made)
         yield made
         made.engine.dispose()
 
@@ -40,7 +41,7 @@ class Platform:
 
     def __init__(self, tmp: Path) -> None:
         self.control = Control(f"sqlite:///{tmp / 'control.db'}")
-        self.control.migrate()
+        create_tables(self.control)
         with self.control.engine.begin() as c:
             c.execute(tables.app.insert().values(name="a", release_seq=0, restarts=0))
             c.execute(tables.stream.insert().values(name="s", app="a", desired="on"))

@@ -22,6 +22,7 @@ from penstock.supervision import launch, release
 from tests.support import captures
 from tests.support.airflow_tasks import context, first, operator
 from tests.support.caches import clear_caches, unload_jobs
+from tests.support.control_tables import create_tables
 from tests.support.supervised_platform import airflow_says
 
 
@@ -86,7 +87,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(PROJECT)] + [str(PROJECT)])
     clear_caches()
     made = connect()
-    made.migrate()
+    create_tables(made)
     yield made
     for d in made.drivers(live=False):
         d.session.kill()

@@ -24,6 +24,7 @@ from penstock.settings import settings
 from tests.chaos.projects import other_project
 from tests.support.airflow_tasks import first
 from tests.support.caches import clear_caches
+from tests.support.control_tables import create_tables
 
 KEYS = [f"2026-01-{day:02}T{hour:02}:00:00" for day in range(1, 5) for hour in range(24)]
 DECLARED = """
@@ -66,7 +67,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
     }  # fmt: skip
     with other_project(tmp_path / "project", variables):
         made = connect()
-        made.migrate()
+        create_tables(made)
         yield made
         made.engine.dispose()
 

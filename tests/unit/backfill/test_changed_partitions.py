@@ -9,6 +9,7 @@ from penstock.backfill.changed_partitions import emit_changed_partitions
 from penstock.catalog import build
 from penstock.control import Control
 from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
+from tests.support.control_tables import create_tables
 
 MINUTE = timedelta(minutes=1)
 TOTALS = Stream(
@@ -24,7 +25,7 @@ TOTALS = Stream(
 
 def test_closed_partitions_of_the_interval_get_an_event(tmp_path: Path) -> None:
     control, catalog = Control(f"sqlite:///{tmp_path / 'control.db'}"), build([TOTALS])
-    control.migrate()
+    create_tables(control)
     control.record_partitions("shop-totals", [("2026-01-31T10:00:00", 1), ("2026-01-31T11:00:00", 1)], "emitted")
 
     def changed(target: str, begin: int | None, end: int) -> list[str]:

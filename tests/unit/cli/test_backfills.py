@@ -11,6 +11,7 @@ from penstock.cli import app
 from penstock.control import connect
 from penstock.settings import PROJECT
 from tests.chaos.projects import other_project
+from tests.support.control_tables import create_tables
 
 
 def test_an_unknown_name_is_an_error_and_no_backfill_without_runs(tmp_path: Path) -> None:
@@ -18,7 +19,7 @@ def test_an_unknown_name_is_an_error_and_no_backfill_without_runs(tmp_path: Path
     (tmp_path / "sql" / "captures").mkdir(parents=True)
     with other_project(tmp_path, {"PENSTOCK_CONTROL_URL": f"sqlite:///{tmp_path}/control.db"}):
         control = connect()
-        control.migrate()
+        create_tables(control)
         done = [CliRunner().invoke(app, ["backfill", "show", *name]) for name in ((), ("nosuch",))]
         control.engine.dispose()
     assert (done[0].exit_code, done[0].output) == (0, "No backfill has run yet: penstock backfill run NAME.\n")

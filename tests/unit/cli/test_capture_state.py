@@ -15,6 +15,7 @@ from penstock.cli import app
 from penstock.control import Control, ProgressRow, connect
 from penstock.control.repositories.captures import CaptureRow, Captures
 from tests.chaos.projects import other_project
+from tests.support.control_tables import create_tables
 
 TEXT = "CAPTURE INTO {name} FROM sqlite x KEY (id) CURSOR at AS SELECT id, at FROM {name}"
 
@@ -29,7 +30,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     monkeypatch.setenv("COLUMNS", "400")
     with other_project(tmp_path, {"PENSTOCK_CONTROL_URL": f"sqlite:///{tmp_path}/control.db"}):
         made = connect()
-        made.migrate()
+        create_tables(made)
         made.sync(load())
         (folder / "young.sql").write_text(TEXT.format(name="young"))
         load.cache_clear()

@@ -22,6 +22,7 @@ from penstock.monitoring.dashboard.replacements import REPLACEMENT_REMEDIES, REP
 from penstock.settings import PROJECT
 from penstock.supervision import release as releases
 from tests.support.caches import clear_caches
+from tests.support.control_tables import create_tables
 
 DECLARED = cast(
     "DeclaredApps",
@@ -44,7 +45,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     clear_caches()
     found = connect()
-    found.migrate()
+    create_tables(found)
     found.sync(DECLARED)
     found.release("metrics", Actor("me", "cli"), digest="old" * 5)
 

@@ -20,6 +20,7 @@ from penstock.model.output import Output
 from penstock.sinks.core.document import DocumentOutput
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support.caches import clear_caches
+from tests.support.control_tables import create_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     wrong = [BrokenFile(Path("sql/sinks/broken.sql"), DeclarationError("broken.sql:1:1: this is no clause"))]
     catalog, found = build([SEARCH, COPY]), connect()
     monkeypatch.setattr(sinks, "partial_catalog", lambda: (catalog, wrong))
-    found.migrate()
+    create_tables(found)
     found.sync(catalog)
     incarnation = found.claim("sinks", None, host="pond/1/2", spec_hash="x", owner="o", log="")
     assert incarnation is not None

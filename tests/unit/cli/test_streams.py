@@ -26,6 +26,7 @@ from penstock.host.log_files import follow, tail
 from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 from penstock.supervision import release as releases
 from tests.support.caches import clear_caches
+from tests.support.control_tables import create_tables
 
 DIGEST = "5d41402a" * 8
 LONG = "no broker\n  at line 2\n  at line 3"
@@ -48,7 +49,7 @@ def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     clear_caches()
     found = connect()
-    found.migrate()
+    create_tables(found)
     found.sync(catalog)
     log = tmp_path / "metrics.log"
     log.write_text("".join(f"line {i}\n" for i in range(300)))

@@ -17,6 +17,7 @@ from penstock.control import Actor, Control, ProgressRow, database, schema, tabl
 from penstock.control.repositories.apps import DeclaredApps
 from penstock.control.repositories.data_loss import DataLoss
 from penstock.errors import ControlError
+from tests.support.control_tables import create_tables
 
 ME = Actor("me", "cli")
 
@@ -25,7 +26,7 @@ ME = Actor("me", "cli")
 def control(tmp_path: Path) -> Iterator[Control]:
     """App `a` with the streams `s` and `t`."""
     made = Control(f"sqlite:///{tmp_path / 'control.db'}")
-    made.migrate()
+    create_tables(made)
     with made.engine.begin() as c:
         c.execute(tables.app.insert().values(name="a", release_seq=0, restarts=0))
         for name in ("s", "t"):

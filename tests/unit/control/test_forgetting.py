@@ -14,6 +14,7 @@ from penstock.control import Actor, Control, ProgressRow, tables
 from penstock.control.repositories.apps import FORGET_MS, DeclaredApps
 from penstock.control.repositories.data_loss import DataLoss
 from penstock.supervision.decision.facts import facts_of
+from tests.support.control_tables import create_tables
 from tests.support.supervised_platform import Platform
 
 ME = Actor("me", "cli")
@@ -23,7 +24,7 @@ ME = Actor("me", "cli")
 def control(tmp_path: Path) -> Iterator[Control]:
     """App `shop` of the streams `sales`, which is stopped, and `returns`; it was released once. App `bank`."""
     made = Control(f"sqlite:///{tmp_path / 'control.db'}")
-    made.migrate()
+    create_tables(made)
     made.sync(ALL)
     made.set_desired(["sales"], "off", ME)
     made.release("shop", ME, digest="code")

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.control import Control
 from penstock.control.repositories import partitions
+from tests.support.control_tables import create_tables
 
 ASSET = ("topic:totals", "kafka://broker/totals")
 KEYS = [f"2026-01-31T{hour:02}:00:00" for hour in range(24)]
@@ -19,7 +20,7 @@ KEYS = [f"2026-01-31T{hour:02}:00:00" for hour in range(24)]
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     monkeypatch.setattr(partitions, "RETRY_MS", -1)
     made = Control(f"sqlite:///{tmp_path / 'control.db'}")
-    made.migrate()
+    create_tables(made)
     yield made
     made.engine.dispose()
 

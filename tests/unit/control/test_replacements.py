@@ -16,6 +16,7 @@ from penstock.control.repositories import releases
 from penstock.control.repositories.apps import DeclaredApps
 from penstock.errors import DeclarationError, ReleaseRefused, ReplacementRefused
 from penstock.model.declaration import check_name, replaced_stream, replacement_app
+from tests.support.control_tables import create_tables
 
 ME = Actor("me", "cli")
 OPTIONS = {"from": None, "rate": None, "write": "differing", "expect": None, "cut": "auto", "in_place": False}
@@ -29,7 +30,7 @@ DECLARED = cast(
 def control(tmp_path: Path) -> Iterator[Control]:
     """App `a` with the streams `s` and `t`, whose code is `old`."""
     made = Control(f"sqlite:///{tmp_path / 'control.db'}")
-    made.migrate()
+    create_tables(made)
     made.sync(DECLARED)
     made.release("a", ME, digest="old")
     yield made

@@ -17,6 +17,7 @@ from penstock.engine.faults.data_loss import BrokerLogs, InputChanges, _find_gap
 from penstock.model.output import CommitMarker
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support.caches import clear_caches
+from tests.support.control_tables import create_tables
 
 ME = Actor("ann", "cli")
 REMOVED = DataLoss("t", "removed", 0, 5, 12, 7, "x")
@@ -121,7 +122,7 @@ def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     clear_caches()
     found = connect()
-    found.migrate()
+    create_tables(found)
     output = TopicOutput(Topic("out"), value="value")
     found.sync(build([Stream("s", "a", {"rows": Input(Topic("t"))}, lambda rows: rows, output, Stateless())]))
     found.report([ProgressRow("s", "a", "i", state="blocked", error="a gap")], keep=False)

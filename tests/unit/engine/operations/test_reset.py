@@ -26,6 +26,7 @@ from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support.caches import clear_caches
+from tests.support.control_tables import create_tables
 
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import Checkpoint
@@ -58,7 +59,7 @@ def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path / "checkpoints"))
     clear_caches()
     found = connect()
-    found.migrate()
+    create_tables(found)
     found.sync(catalog)
     yield found
     found.engine.dispose()
