@@ -282,7 +282,7 @@ class ViewsService:
         return sorted(set(query.partitions))
 
     def _candidates(self, run: ViewRun, partition: int) -> list[int]:
-        """The instances that have a partition, in the order in which they are query."""
+        """The instances that have a partition, in the order in which they are asked."""
         others = self.directory.instances_with(run.view.name, partition)
         if partition not in run.served:
             return others
