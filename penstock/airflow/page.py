@@ -36,6 +36,7 @@ from penstock.host import log_files
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
 from penstock.monitoring.dashboard import command_actions, releases
+from penstock.monitoring.dashboard.answers import effects
 from penstock.monitoring.dashboard.declarations import read_catalog, read_declarations
 from penstock.monitoring.dashboard.panels import PanelCounts, read_cards
 from penstock.settings import settings
@@ -279,6 +280,8 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
             raise HTTPException(422, f"{action.verb} is for captures only")
         if action.name not in control.desired(CAPTURES):
             raise HTTPException(404, f"there is no capture named {action.name!r}")
+        if action.dry:
+            return JSONResponse({"would": effects.capture_effects(page_data.read(), action.name, action.verb)})
         return JSONResponse({"request": Captures(control).ask(action.name, action.verb, actor, action.note)})
     if action.verb == "replay":
         return page_letters.replay(control, action, actor)
@@ -286,6 +289,8 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
     if action.verb == "go-on":
         gaps = control.accept_data_loss(action.name, actor, action.note) if action.kind == "stream" else []
         if not gaps:
+        if action.dry:
+            raise HTTPException(422, "what is given up is shown with the stream")
             raise HTTPException(409, f"{action.kind} {action.name!r} is not blocked by data loss")
         return JSONResponse({"accepted": [str(gap) for gap in gaps]})
     want: Literal["on", "off"] = "on" if action.verb == "start" else "off"
@@ -293,3 +298,5 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
     names = [name for name in names if desired[name] != want] or names
     control.set_desired(names, want, actor, action.note)
     return JSONResponse({"streams": names, "desired": want})
+    if action.dry:
+        return JSONResponse({"would": effects.desired_effects(page_data.read(), names, action.verb)})

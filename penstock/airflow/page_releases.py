@@ -12,8 +12,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from penstock.airflow.page_requests import ReleaseAction, ReplacementAction, release_of, replacement_of
+from penstock.airflow.page_shared import code_reads, limited, page_data
 from penstock.airflow.permissions import from_this_page, may_operate, may_release
 from penstock.control import Actor, ReplacementRow, connect
+from penstock.monitoring.dashboard.answers.effects import release_effects
 from penstock.supervision.release_queue import ReleaseQueue
 from penstock.supervision.replacement_changes import change_replacement, refused_change
 
@@ -25,9 +27,19 @@ releasing = ReleaseQueue()
 @router.post("/api/releases", dependencies=[Depends(may_release), Depends(from_this_page)])
 async def post_release(wanted: Annotated[ReleaseAction, Depends(release_of)], user: GetUserDep) -> JSONResponse:
     """Release an app. 404 if it is not declared, 409 if the release is refused."""
+    if wanted.dry:
+        return JSONResponse({"would": await run_in_threadpool(_release_effects, wanted)})
     # It may take minutes, in which no thread of the api-server must wait.
     number = await run_in_threadpool(_request_release, wanted, Actor(user.get_name(), "page"))
     return JSONResponse({"release": await asyncio.shield(asyncio.wrap_future(number))})
+
+
+def _release_effects(wanted: ReleaseAction) -> list[str]:
+    data = page_data.read()
+    if wanted.app not in {app.name for app in data.view.apps}:
+        raise HTTPException(404, f"there is no app named {wanted.app!r}")
+    with limited(code_reads):
+        return release_effects(connect(), data, wanted.app, wanted.to)
 
 
 def _request_release(wanted: ReleaseAction, actor: Actor) -> Future[int]:

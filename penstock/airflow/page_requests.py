@@ -18,7 +18,9 @@ class Action(BaseModel):
 
     Attributes:
         name: Of a stream, app, capture or sink, or of a topic of dead letters.
-        places: Of the records of dead letters that are replayed, PARTITION:OFFSET.
+        places: Of the records of dead letters that are replayed or discarded, PARTITION:OFFSET.
+        stream: Whose dead letters are discarded.
+        dry: Whether the answer only says what the action would do.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -28,16 +30,22 @@ class Action(BaseModel):
     name: str = Field(max_length=249)
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
     places: list[Annotated[str, Field(pattern=r"^[0-9]{1,9}:[0-9]{1,18}$")]] = Field(default=[], max_length=100)
+    stream: str = Field("", max_length=249)
+    dry: bool = False
 
 
 class ReleaseAction(BaseModel):
-    """A release of an app: of the code on the disk, or of the earlier release `to`, a number or digest."""
+    """A release of an app: of the code on the disk, or of the earlier release `to`, a number or digest.
+
+    `dry` asks only what it would do.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     app: str = Field(max_length=120)
     to: str = Field("", max_length=64)
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
+    dry: bool = False
 
 
 class ReplacementAction(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Route, expect
+from sqlalchemy import delete, update
 
+from penstock.control import Actor, tables
 from tests.browser.conftest import View
 from tests.browser.scene import CODE, Scene
 from tests.browser.server import Server
@@ -64,8 +67,9 @@ def test_a_release_offers_the_code_of_earlier_ones(visit: Callable[..., View]) -
         if route.request.method != "POST":
             route.fallback()
             return
-        asked.append(route.request.post_data_json)
-        route.fulfill(json={"release": 2})
+        body: dict[str, Any] = route.request.post_data_json or {}
+        asked.append(body)
+        route.fulfill(json={"would": [f"runs {body['to'] or 'the disk'}"]} if body.get("dry") else {"release": 2})
 
     view = visit(before=lambda page: page.route("**/penstock/api/releases*", answer))
     view.frame.get_by_role("button", name="Release metrics", exact=True).click()
@@ -76,6 +80,7 @@ def test_a_release_offers_the_code_of_earlier_ones(visit: Callable[..., View]) -
     expect(code.locator("option").nth(1)).to_contain_text("of release 0")
     code.select_option("0")
     dialog.get_by_label("Note").fill("back")
+    expect(dialog.locator("#confirm-would")).to_have_text("runs 0")
     dialog.get_by_role("button", name="Release").click()
     expect(dialog).to_have_count(0)
     view.frame.get_by_role("button", name="Release metrics", exact=True).click()
@@ -83,7 +88,9 @@ def test_a_release_offers_the_code_of_earlier_ones(visit: Callable[..., View]) -
     expect(dialog).to_have_count(0)
     view.frame.get_by_role("button", name="Stop bundles").click()
     expect(view.frame.get_by_label("Code")).to_be_hidden()
-    assert asked == [{"app": "metrics", "to": "0", "note": "back"}, {"app": "metrics", "to": "", "note": ""}]
+    done = [body for body in asked if not body.get("dry")]
+    assert done == [{"app": "metrics", "to": "0", "note": "back"}, {"app": "metrics", "to": "", "note": ""}]
+    assert [body["to"] for body in asked if body.get("dry")] == ["", "0", ""]
     assert view.troubles == []
 
 
@@ -98,3 +105,33 @@ def test_releases_are_listed_with_what_changed(visit: Callable[..., View], scene
     dialog.get_by_text("Changes on the disk since release 0").click()
     expect(dialog.locator('.diff [data-line="removed"]').first).to_contain_text("-RATE = 1")
     assert view.troubles == []
+
+
+def test_each_earlier_release_can_be_returned_to(visit: Callable[..., View], scene: Scene) -> None:
+    """One with the code that runs too: whoever returns wants what ran then, whatever it is called."""
+    control = scene.control
+    numbers = [control.release("metrics", Actor("olga", "cli"), f"release {n} of a test") for n in (2, 3)]
+    try:
+        view = visit()
+        head = view.frame.locator("tr.app", has_text="metrics")
+        expect(head).to_contain_text(f"release 1 drains, release {numbers[-1]} is next")
+        view.frame.get_by_role("button", name="Releases of metrics").click()
+        dialog = view.frame.get_by_role("dialog", name="Releases of metrics")
+        expect(dialog.locator('[data-release="1"]')).to_contain_text(f"runs, drains for release {numbers[-1]}")
+        expect(dialog.locator(f'[data-release="{numbers[-1]}"]')).to_contain_text("is next")
+        # The same code, under another number.
+        back = dialog.get_by_role("button", name=f"Return metrics to release {numbers[0]}")
+        expect(dialog.get_by_role("button", name=re.compile("^Return"))).to_have_count(2)
+        back.click()
+        release = view.frame.get_by_role("dialog", name="Release metrics?")
+        expect(release.get_by_label("Code")).to_have_value(str(numbers[0]))
+        expect(release.get_by_label("Code").locator("option")).to_have_count(4)
+        expect(release.locator("#confirm-would")).to_contain_text("Restarted with the code of release")
+        release.get_by_role("button", name="Cancel").click()
+        view.frame.get_by_role("link", name="Overview").click()
+        expect(view.frame.locator("#apps tr", has_text="metrics")).to_contain_text(f"1 → {numbers[-1]}")
+        assert view.troubles == []
+    finally:
+        with control.begin() as c:
+            c.execute(delete(tables.release).where(tables.release.c.number.in_(numbers)))
+            c.execute(update(tables.app).where(tables.app.c.name == "metrics").values(release_seq=1))

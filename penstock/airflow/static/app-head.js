@@ -1,10 +1,11 @@
 // The head of an app: its driver, its release, and actions on all of its streams.
 import * as api from "./api.js";
 import { ask } from "./confirm.js";
+import { closeDialog } from "./dialog.js";
 import { attr, h, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLog } from "./letters.js";
-import { earlierReleases, showReleases } from "./releases.js";
+import { releaseOptions, releaseText, showReleases } from "./releases.js";
 import { StateButton } from "./state.js";
 
 const short = (hash) => hash.slice(0, 8);
@@ -21,7 +22,7 @@ export class AppHead {
     this.stop = h("button", { type: "button", "aria-label": `Stop all of ${name}`, onclick: () => this.confirm("stop") }, "Stop all");
     this.release = h("button", { type: "button", "aria-label": `Release ${name}`, onclick: () => this.confirmRelease() }, "Release");
     this.log = h("button", { type: "button", "aria-label": `Log of ${name}`, "aria-haspopup": "dialog", onclick: () => showLog(name) }, "Log");
-    this.releases = h("button", { type: "button", "aria-label": `Releases of ${name}`, "aria-haspopup": "dialog", onclick: () => showReleases(name) }, "Releases");
+    this.releases = h("button", { type: "button", "aria-label": `Releases of ${name}`, "aria-haspopup": "dialog", onclick: () => this.showReleases() }, "Releases");
     this.node = h(
       "tr",
       { class: "app" },
@@ -42,10 +43,11 @@ export class AppHead {
 
   show(app, { viewer, states, remedies, disk_hash: disk }) {
     this.app = app;
+    this.viewer = viewer;
     this.state.show(app.state, app.why, { states, remedies });
     text(this.why, app.why);
     const d = app.driver;
-    const facts = [`release ${app.release_seq}`, f.plural(app.restarts, "restart")];
+    const facts = [releaseText(app), f.plural(app.restarts, "restart")];
     if (d && d.state !== "ended") facts.push(`up ${f.age(d.up_ms)}`, `reported ${f.age(d.alive_age_ms)} ago`, `${d.submission ?? `pid ${d.pid ?? f.DASH}`} on ${d.host}`);
     // Changed files restart nothing, so they are no error.
     const differs = this.table.changed[this.name] > 0;
@@ -59,26 +61,31 @@ export class AppHead {
     this.table.guard(this.release, viewer, "release");
   }
 
-  // The streams with a desired state by their names, or how many they are where not all are on this page.
-  named(count, desired = null) {
-    const names = this.app.streams.filter((stream) => desired === null || stream.desired === desired).map((stream) => stream.name);
-    return names.length === count ? names.join(", ") : f.plural(count, "stream");
+  showReleases() {
+    const back = (number) => {
+      closeDialog();
+      this.confirmRelease(String(number));
+    };
+    showReleases(this.name, this.viewer.may_release ? back : null);
   }
 
-  confirmRelease() {
-    const { name, streams_total: total } = this.app;
+  // to: the number of the release whose code is chosen; empty for the code on the disk.
+  confirmRelease(to = "") {
+    const { name } = this;
     ask({
       title: `Release ${name}?`,
-      message: `The driver finishes its batches and ends; the next one runs the code that you choose. Offsets and state are kept. Affected: ${this.named(total)}.`,
+      message: "The driver finishes its batches and ends; the next one runs the code that you choose. Offsets and state are kept.",
       label: "Release",
       action: { app: name },
       send: api.release,
       busy: "Checking the code, which may take minutes …",
+      dryRun: "at once",
       choice: {
         name: "to",
         label: "Code",
         options: [["", "on the disk now"]],
-        more: async () => earlierReleases((await api.releases(name)).releases),
+        chosen: to,
+        more: async () => releaseOptions((await api.releases(name)).releases),
         missing: "Earlier releases are not listed",
       },
       done: () => this.table.acted(`Release of ${name} is recorded.`),
@@ -86,16 +93,17 @@ export class AppHead {
   }
 
   confirm(verb) {
-    const { name, streams_total: total, streams_on: on } = this.app;
+    const { name } = this;
     const texts = {
-      start: [`Start all streams of ${name}?`, `Starts ${this.named(total - on, "off")}.`, "Start all"],
-      stop: [`Stop all streams of ${name}?`, `Stops ${this.named(on, "on")}. The driver finishes its batches and ends. Offsets and state are kept.`, "Stop all"],
+      start: [`Start all streams of ${name}?`, "Each continues from its offsets and state.", "Start all"],
+      stop: [`Stop all streams of ${name}?`, "The driver finishes its batches and ends. Offsets and state are kept.", "Stop all"],
     }[verb];
     ask({
       title: texts[0],
       message: texts[1],
       label: texts[2],
       action: { verb, kind: "app", name },
+      dryRun: "at once",
       done: () => this.table.acted(`${texts[2]} of ${name} is recorded.`),
     });
   }

@@ -20,6 +20,8 @@ export const openDialog = ({ title, about = "", make, reread = false, atEnd = fa
   read();
 };
 
+export const closeDialog = () => dialog.close();
+
 const read = async () => {
   const current = content;
   reload.disabled = true;

@@ -1,41 +1,29 @@
 // What does not work or needs a person, since when, what it affects and what to do; then what is over.
-import { ask } from "./confirm.js";
+import { askCapture } from "./capture-requests.js";
 import { dialogButton } from "./dialog.js";
 import { attr, dagLink, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLog } from "./letters.js";
-import { linkTo } from "./router.js";
+import { linkTo, placeOf } from "./router.js";
 import { Replaced, empty, scrolled, table } from "./rows.js";
 import { askToGoOn } from "./stream-actions.js";
 
 const COLUMNS = ["Since", "What", "State", "Reason", "Affects", "What to do"];
 const cell = (name, ...children) => h("td", { "data-label": name }, ...children);
 
-// Where a person sees more of it and acts on it.
-const PLACES = { app: (name) => linkTo(["streams"], { app: name }), backfill: () => linkTo(["backfills"]), replacement: () => linkTo(["replacements"]), capture: (name) => linkTo(["captures"], { q: name }) };
-const what = ({ kind, name }) =>
-  h("th", { scope: "row" }, h("a", (PLACES[kind] ?? ((stream) => linkTo(["streams", stream])))(name), name), h("span", { class: "muted" }, ` ${kind}`));
+const what = ({ kind, name, address }) => h("th", { scope: "row" }, h("a", linkTo(...placeOf(address)), name), h("span", { class: "muted" }, ` ${kind}`));
 
 const affected = ({ affects, affects_total: all }) => (affects?.length ? affects.join(", ") + (all > affects.length ? `, and ${f.count(all - affects.length)} more` : "") : "nothing else");
 
-const continueCapture = (name, acted) =>
-  ask({
-    title: `Continue ${name}?`,
-    message: "It accepts what it waits for, such as the removal of many rows; its view says what that is.",
-    label: "Continue",
-    action: { verb: "continue", kind: "capture", name },
-    done: () => acted(`Continue of ${name} is requested.`),
-  });
-
 // What a person can do about a fault here. Buttons ask before they do anything.
 const remedies = ({ kind, name, app, state }, acted) => {
-  if (kind === "backfill") return [dagLink(`backfill_${name}`, "Start in Airflow", `Start ${name} in Airflow`)];
+  if (kind === "backfill") return [h("a", linkTo(["backfills"]), "Open"), dagLink(`backfill_${name}`, "Its DAG", `The DAG of ${name}, in Airflow`)];
   if (kind === "replacement") return [h("a", linkTo(["replacements"]), "Open")];
   const log = dialogButton("Log", `Log of the driver of ${name}`, () => showLog(app));
   if (kind === "app") return [log, dagLink(`streams_${app}`, "Its DAG", `The DAG that supervises ${app}, in Airflow`)];
   if (state === "alarm") return [h("a", { ...linkTo(["dead-letters", name]), "aria-label": `Dead letters of ${name} by reason` }, "Dead letters")];
   if (state !== "blocked") return [log];
-  if (kind === "capture") return [dialogButton("Continue", `Continue ${name}`, () => continueCapture(name, acted)), log];
+  if (kind === "capture") return [dialogButton("Continue", `Continue ${name}`, () => askCapture("continue", name, acted)), log];
   return [dialogButton("Go on", `Let ${name} go on`, () => askToGoOn(name, acted)), log];
 };
 

@@ -21,6 +21,12 @@ export const parse = (hash) => {
   return { path: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(query)) };
 };
 
+// Of an address that the server sends, what `linkTo` takes.
+export const placeOf = (hash) => {
+  const { path, query } = parse(hash);
+  return [path, query];
+};
+
 // Empty values of the query are left out.
 export const address = (path, query = {}) => {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value != null);

@@ -14,6 +14,7 @@ export const confirmStream = ({ name, app, desired }, acted) => {
       : `It continues from its offsets and state.`,
     label: stop ? "Stop" : "Start",
     action: { verb: stop ? "stop" : "start", kind: "stream", name },
+    dryRun: "at once",
     done: () => acted(`${stop ? "Stop" : "Start"} of ${name} is recorded.`),
   });
 };

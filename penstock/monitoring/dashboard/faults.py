@@ -59,7 +59,12 @@ def _of_stream(stream: StreamView) -> Fault | None:
 
 
 # The view of the page that shows a fault, by its kind; of the others it is the one of a stream.
-_VIEWS = {"app": "#/streams?app={}", "backfill": "#/backfills", "replacement": "#/replacements"}
+_VIEWS = {
+    "app": "#/streams?app={}",
+    "backfill": "#/backfills",
+    "capture": "#/captures?q={}",
+    "replacement": "#/replacements",
+}
 
 
 def page_address(fault: Fault) -> str:
@@ -87,8 +92,9 @@ def fault_views(faults: Sequence[Fault], rows: Sequence[FaultRow], now: int) -> 
 def _view(fault: Fault, since: int | None, ended_at: int | None, now: int) -> FaultView:
     lasted = None if since is None else max(0, (ended_at or now) - since)
     return FaultView(
-        fault.kind, fault.name, fault.app, fault.state, fault.reason, _remedy(fault), since, lasted, ended_at
-    )
+        fault.kind, fault.name, fault.app, fault.state, fault.reason, page_address(fault), _remedy(fault), since,
+        lasted, ended_at,
+    )  # fmt: skip
 
 
 def _remedy(fault: Fault) -> str:

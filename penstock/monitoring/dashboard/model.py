@@ -284,8 +284,10 @@ class FaultView(Fault):
         remedy: what a person can do; empty if nothing.
         since: when it began; None until the meter has noted it.
         lasted_ms: until it ended, or until now.
+        address: of the view that shows what has it; see `page_address`.
     """
 
+    address: str
     remedy: str
     since: int | None
     lasted_ms: int | None
@@ -299,6 +301,9 @@ class AppView:
     why: str
     desired: Desired
     release_seq: int
+    """The release that was asked for last."""
+    running_release: int | None
+    """The release of its driver, which drains while it is an earlier one; None if no driver is up."""
     restarts: int
     drivers: int
     """Drivers that have not ended: two during a release."""

@@ -87,6 +87,7 @@ def _app(snap: Snapshot, app: AppRow, limits: StateLimits) -> AppView:
         why,
         "on" if wanted else "off",
         app.release_seq,
+        driver.release_seq if driver and is_up(driver, snap.now, limits.stuck_ms) else None,
         app.restarts,
         snap.live_drivers.get(app.name, 0),
         _driver(driver, snap.now, limits) if driver else None,

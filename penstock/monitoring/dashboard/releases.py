@@ -42,12 +42,20 @@ class ChangedFile:
 
 
 def app_releases(control: Control, app: str) -> dict[str, Any]:
-    """The releases of an app, newest first; which of them runs, and which has the code on the disk."""
+    """The releases of an app, newest first; which of them runs, which is next, and which has the code on the disk."""
     running = released_code.running_release(control, app)
+    row = control.app(app)
+    last = row.release_seq if row else None
     disk = code_snapshot.disk_digest(settings().project)
     return {
         "releases": [
-            {**asdict(r), "running": r.number == running, "on_disk": r.digest == disk} for r in control.releases(app)
+            {
+                **asdict(r),
+                "running": r.number == running,
+                "next": r.number == last != running,
+                "on_disk": r.digest == disk,
+            }
+            for r in control.releases(app)
         ],
         "disk": disk,
     }

@@ -12,7 +12,7 @@ SUPERVISOR = Actor("streams_metrics/run/supervise", "supervisor")
 
 
 def fault(kind: str, name: str, since: int | None) -> FaultView:
-    return FaultView(kind, name, "metrics", "failing", "why", "", since, 0, None)
+    return FaultView(kind, name, "metrics", "failing", "why", "", "", since, 0, None)
 
 
 def test_what_was_tried_is_counted_since_the_fault_began(control: Control) -> None:

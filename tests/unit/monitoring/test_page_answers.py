@@ -174,6 +174,32 @@ def test_a_stream_has_its_neighbours_and_faults(control: Control) -> None:
     assert streams.stream_details(data, control, "nobody") is None
 
 
+def test_sinks_are_found_by_what_they_read_and_feed() -> None:
+    edges = [("stream bundles", "topic totals"), ("topic totals", "sink search")]
+    store = {"kind": "store", "name": "elasticsearch:shops"}
+    sinks = ({"name": "search", "kind": "sink", "writes": [store]}, {"name": "other", "kind": "sink", "runs": False})
+    rows = [row(name="search", app="sinks", store=STORE), row()]
+    data = moment(rows, declared({"name": "bundles", "kind": "stream"}, *sinks, edges=edges))
+    for q in ("elasticsearch:shops", "TOTALS", "bundles"):
+        [sink] = parts.sink_list(data, q, 1)["sinks"]
+        assert sink["name"] == "search"
+    assert sink["reads_from"] == [{"kind": "stream", "name": "bundles", "through": "totals", "shown": True}]
+
+
+def test_a_fault_has_the_address_of_its_view() -> None:
+    failing = {"state": "failing", "error": "E", "error_at": NOW - 1}
+    data = moment([row(**failing), row(name="till shops", app="captures", **failing)])
+    assert {fault["name"]: fault["address"] for fault in summary(data)["faults"]} == {
+        "bundles": "#/streams/bundles", "till shops": "#/captures?q=till%20shops",
+    }  # fmt: skip
+
+
+def test_an_app_whose_driver_drains_has_two_releases() -> None:
+    data = moment([row()])
+    [app] = data.view.apps
+    assert (app.release_seq, app.running_release) == (0, 0)
+
+
 def test_sinks_are_shown_that_do_not_run() -> None:
     store = {"kind": "store", "name": "mongodb:shops"}
     rows = [row(name="search", app="sinks", store=STORE), row(name="new", app="sinks", lag=4)]

@@ -47,8 +47,9 @@ def test_releases_say_which_runs_and_which_is_on_the_disk(
     monkeypatch.setenv("PENSTOCK_PROJECT", str(project))
     settings.cache_clear()
     said = app_releases(control, app)
-    assert [(r["number"], r["note"], r["running"], r["on_disk"]) for r in said["releases"]] == [
-        (1, "dearer", False, True), (0, "first launch", True, False),
+    # The driver of release 0 drains.
+    assert [(r["number"], r["note"], r["running"], r["next"], r["on_disk"]) for r in said["releases"]] == [
+        (1, "dearer", False, True, True), (0, "first launch", True, False, False),
     ]  # fmt: skip
     assert said["disk"] == digest_of(AFTER)
     assert changes(control, app, "1", "disk")["count"] == 0

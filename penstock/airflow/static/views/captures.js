@@ -1,5 +1,5 @@
 // Captures: metrics, and requests to them.
-import { ask } from "../confirm.js";
+import { REQUESTS, askCapture } from "../capture-requests.js";
 import { attr, h, text } from "../dom.js";
 import * as f from "../format.js";
 import { linkTo } from "../router.js";
@@ -14,13 +14,6 @@ const HINTS = {
   "Open since": "Age of the oldest open transaction of the database; its rows are read when it has ended",
   Drift: "Rows that the last comparison of table and topic found missing, differing or extra, and repaired",
 };
-const REQUESTS = {
-  poll: ["Poll", "It polls now."],
-  reconcile: ["Reconcile", "It compares table and topic and repairs differences. This reads the whole table."],
-  snapshot: ["Snapshot", "It reads the whole table again and writes each row to its topic."],
-  continue: ["Continue", "It accepts what it waits for, such as the removal of many rows."],
-};
-const label = (verb) => REQUESTS[verb][0];
 // A transaction that is open longer is marked.
 const OPEN_MS = 60_000;
 
@@ -32,9 +25,10 @@ class CaptureRow {
     this.state = new StateButton(name);
     this.phase = h("span", { class: "s" });
     this.cells = Object.fromEntries(COLUMNS.slice(2, -1).map((column) => [column, h("td", { class: "n", "data-label": column })]));
-    this.buttons = Object.keys(REQUESTS).map((verb) =>
-      h("button", { type: "button", "data-verb": verb, "aria-label": `${label(verb)} ${name}`, onclick: () => this.ask(verb) }, label(verb)),
-    );
+    this.buttons = Object.keys(REQUESTS).map((verb) => {
+      const [label] = REQUESTS[verb];
+      return h("button", { type: "button", "data-verb": verb, "aria-label": `${label} ${name}`, onclick: () => askCapture(verb, name, table.acted) }, label);
+    });
     this.node = h(
       "tr",
       { class: "capture" },
@@ -83,15 +77,6 @@ class CaptureRow {
     }
   }
 
-  ask(verb) {
-    ask({
-      title: `${label(verb)} ${this.name}?`,
-      message: `${REQUESTS[verb][1]} A request that is not answered yet is dropped.`,
-      label: label(verb),
-      action: { verb, kind: "capture", name: this.name },
-      done: () => this.table.acted(`${label(verb)} of ${this.name} is requested.`),
-    });
-  }
 }
 
 export class CapturesView extends ListView {

@@ -83,7 +83,7 @@ const progressRow = ({ kind, name, view, what, done, rate, remaining_ms: remaini
     h("td", { class: "n" }, f.age(remaining)),
   );
 
-const appRow = ({ name, state, why, desired, release_seq: release, restarts, streams, by_state: tally }) =>
+const appRow = ({ name, state, why, desired, release_seq: release, running_release: running, restarts, streams, by_state: tally }) =>
   h(
     "tr",
     { "data-state": state },
@@ -91,7 +91,7 @@ const appRow = ({ name, state, why, desired, release_seq: release, restarts, str
     h("td", {}, h("span", { class: "pill", "data-state": state }, state), h("span", { class: "muted" }, desired === "on" ? "" : " desired off")),
     h("td", { class: "n" }, f.exact(streams)),
     h("td", { class: "note" }, Object.entries(tally).map(([of, n]) => `${f.exact(n)} ${of}`).join(", ")),
-    h("td", { class: "n" }, f.exact(release)),
+    h("td", { class: "n" }, running == null || running === release ? f.exact(release) : `${f.exact(running)} → ${f.exact(release)}`),
     h("td", { class: "n" }, f.exact(restarts)),
     h("td", { class: "note why" }, why),
   );

@@ -7,6 +7,8 @@ import * as f from "../format.js";
 import { showLetters, showLog } from "../letters.js";
 import { showPreview } from "../preview.js";
 import { linkTo } from "../router.js";
+import { showRecords } from "../records.js";
+import { releaseText } from "../releases.js";
 import { Replaced, table } from "../rows.js";
 import { StateButton } from "../state.js";
 import { StreamCharts } from "../stream-charts.js";
@@ -80,7 +82,8 @@ export class StreamView {
     this.about.replaceChildren(
       ...[
         stream.why ? `${stream.why} · ` : null,
-        h("span", { class: "muted" }, stream.desired === "on" ? "desired on" : "desired off", " · app ", h("a", linkTo(["streams"], { app: stream.app }), stream.app), ` in release ${f.exact(app.release_seq)}`),
+        stream.late_because ? `late: ${stream.late_because} · ` : null,
+        h("span", { class: "muted" }, stream.desired === "on" ? "desired on" : "desired off", " · app ", h("a", linkTo(["streams"], { app: stream.app }), stream.app), ` in ${releaseText(app)}`),
         replaced ? h("span", { class: "muted" }, " · ", h("a", linkTo(["replacements"]), `replacement ${replaced.state}`)) : null,
       ].filter(Boolean),
     );

@@ -79,5 +79,6 @@ def _app_summary(app: AppView) -> Mapping[str, Any]:
         "release_seq": app.release_seq,
         "restarts": app.restarts,
         "streams": len(app.streams),
+        "running_release": app.running_release,
         "by_state": by_state(app.streams),
     }
