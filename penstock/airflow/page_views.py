@@ -59,10 +59,15 @@ def get_overview(look: PageLook) -> Response:
 
 @router.get("/api/streams")
 def get_streams(
-    look: PageLook, q: SearchText = "", app: Name = "", state: State | None = None, page: PageNumber = 1
+    look: PageLook,
+    q: SearchText = "",
+    app: Name = "",
+    state: State | None = None,
+    page: PageNumber = 1,
+    sort: streams.StreamOrder | None = None,
 ) -> Response:
     """A page of streams; see penstock.monitoring.dashboard.answers.streams."""
-    return look.answer(streams.stream_list(look.data, q, app, state or "", page))
+    return look.answer(streams.stream_list(look.data, q, app, state or "", page, sort))
 
 
 @router.get("/api/streams/{name}")

@@ -32,7 +32,7 @@ ACT, RELEASE, REPLACEMENT = "api/actions", "api/releases", "api/replacements"
 WAYS = {("get", path) for path in READ} | {("post", path) for path in (ACT, RELEASE, REPLACEMENT)}
 NONE = ["static/", "api/", "api/none"]
 QUERIES: dict[str, dict[str, Any]] = {
-    "api/streams": {"q": "u", "app": "metrics", "state": "running", "page": 1},
+    "api/streams": {"q": "u", "app": "metrics", "state": "running", "page": 1, "sort": "lag"},
     "api/captures": {"q": "t", "page": 1},
     "api/sinks": {"q": "shop", "page": 1},
     "api/backfills": {"page": 1},

@@ -59,7 +59,7 @@ const named = (values) => new URLSearchParams(Object.entries(values).filter(([, 
 const rows = (path, query, options) => call([path, named(query)].filter(Boolean).join("?"), options);
 export const texts = () => call("texts");
 export const overview = () => call("overview");
-export const streams = ({ q, app, state, page }) => rows("streams", { q, app, state, page });
+export const streams = ({ q, app, state, sort, page }) => rows("streams", { q, app, state, sort, page });
 export const stream = (name) => call(`streams/${encodeURIComponent(name)}`);
 export const source = (name) => call(`streams/${encodeURIComponent(name)}/source`, { timeout: DECLARED_MS });
 export const captures = ({ q, page }) => rows("captures", { q, page });

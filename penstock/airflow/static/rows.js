@@ -67,12 +67,14 @@ export class Filters {
     replace([this.view], { q: this.search.value.trim(), ...chosen });
   }
 
-  // options: by the name of a choice, its values.
+  // options: by the name of a choice, its values, or pairs of a value and a text.
   show({ matching, total }, query, options = {}) {
     for (const [name, select] of Object.entries(this.choices)) {
-      const values = [...new Set([...(options[name] ?? []), ...(query[name] ? [query[name]] : [])])];
+      const texts = new Map((options[name] ?? []).map((option) => [option].flat()).map(([value, words = value]) => [value, words]));
+      if (query[name] && !texts.has(query[name])) texts.set(query[name], query[name]);
+      const values = [...texts.keys()];
       const shown = [...select.options].slice(1).map((option) => option.value);
-      if (shown.join("\n") !== values.join("\n")) select.replaceChildren(select.options[0], ...values.map((value) => h("option", { value }, value)));
+      if (shown.join("\n") !== values.join("\n")) select.replaceChildren(select.options[0], ...values.map((value) => h("option", { value }, texts.get(value))));
       if (document.activeElement !== select) select.value = query[name] ?? "";
     }
     if (document.activeElement !== this.search) this.search.value = query.q ?? "";

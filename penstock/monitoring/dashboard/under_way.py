@@ -60,7 +60,7 @@ def under_way(view: Overview, streams: Iterable[StreamView], lag_falls: Mapping[
 
 def late_streams(streams: Iterable[StreamView]) -> list[StreamView]:
     """Streams that load their tables or catch up, at most LISTED, those with the greatest lag first."""
-    late = [stream for stream in streams if stream.state == "loading" or _is_behind(stream)]
+    late = [stream for stream in streams if stream.state == "loading" or is_behind(stream)]
     return sorted(late, key=lambda stream: (stream.state != "loading", -(stream.lag or 0)))[:LISTED]
 
 
@@ -90,7 +90,8 @@ def read_lag_falls(control: Control, names: Sequence[str], now: int) -> dict[str
 _REPLACING = ("queued", "building", "following", "cutting")
 
 
-def _is_behind(stream: StreamView) -> bool:
+def is_behind(stream: StreamView) -> bool:
+    """Whether a stream that runs has more to read than it reads in BEHIND_SECONDS."""
     rate = stream.rows_per_s
     return stream.state == "running" and rate is not None and (stream.lag or 0) > max(BEHIND_SECONDS * rate, SMALL_LAG)
 

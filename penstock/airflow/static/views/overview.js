@@ -4,7 +4,7 @@ import { drop, spark } from "../charts.js";
 import { attr, h, marked, text, tileIn } from "../dom.js";
 import { FaultList } from "../faults.js";
 import * as f from "../format.js";
-import { linkTo } from "../router.js";
+import { linkTo, retarget } from "../router.js";
 import { Replaced, empty, scrolled, table } from "../rows.js";
 
 const HISTORY_EVERY_MS = 15000;
@@ -27,6 +27,8 @@ class Totals {
       dead: tile("Dead-lettered", "Records that could not be processed, since the first start"),
       restarts: tile("Driver restarts", "Over all apps"),
     };
+    this.oldest = h("a", { class: "of", ...linkTo(["streams"]) });
+    this.tiles.watermark_age_ms.value.after(this.oldest);
     this.sparks = Object.fromEntries(["rows_per_s", "lag", "watermark_age_ms", "state_bytes"].map((key) => [key, spark(this.tiles[key].note, SPARK)]));
   }
 
@@ -46,6 +48,10 @@ class Totals {
     text(tiles.lag.value, stale ? f.DASH : (more ? "≥ " : "") + f.count(totals.lag));
     attr(tiles.lag.value, "title", totals.lag_unknown ? `unknown of ${f.plural(totals.lag_unknown, "stream")}` : null);
     text(tiles.watermark_age_ms.value, f.age(totals.watermark_age_ms));
+    attr(this.oldest, "hidden", !totals.watermark_of);
+    text(this.oldest, totals.watermark_of ?? "");
+    attr(this.oldest, "title", totals.watermark_of);
+    retarget(this.oldest, ["streams", totals.watermark_of ?? ""]);
     text(tiles.state_bytes.value, stale ? f.DASH : f.bytes(totals.state_bytes));
     for (const key of ["late", "dead", "restarts"]) {
       text(tiles[key].value, f.count(totals[key]));

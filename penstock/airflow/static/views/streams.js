@@ -4,11 +4,13 @@ import { AppHead } from "../app-head.js";
 import { drop, spark, sparkWidth } from "../charts.js";
 import { attr, h, text } from "../dom.js";
 import * as f from "../format.js";
-import { linkTo } from "../router.js";
+import { linkTo, retarget } from "../router.js";
 import { Filters, Pager, empty, pair } from "../rows.js";
 import { StateButton } from "../state.js";
 import { confirmStream } from "../stream-actions.js";
 
+// Columns that the server orders by, the greatest first, by the word of the address.
+const ORDERS = { Lag: "lag", Watermark: "watermark" };
 const COLUMNS = ["Stream", "State", "Last batch", "Rows/s", "Lag", "Watermark", "State size", "Late", "Dead", "Restarts", ""];
 // Clocks of two hosts may differ by this.
 const AHEAD_MS = 10_000;
@@ -34,7 +36,9 @@ class StreamRow {
     this.table = table;
     this.name = name;
     this.link = h("a", { class: "name", ...linkTo(["streams", name]) }, name);
+    this.app = h("a", { class: "s of-app", ...linkTo(["streams"]) });
     this.why = h("span", { class: "s why" });
+    this.late = h("span", { class: "s late" });
     this.state = new StateButton(name);
     this.desired = h("span", { class: "s" });
     this.cells = Object.fromEntries(["batch", "rows", "lag", "watermark", "size", "late", "dead", "restarts"].map((key, n) => [key, pair(COLUMNS[n + 2])]));
@@ -42,7 +46,7 @@ class StreamRow {
     this.node = h(
       "tr",
       { class: "stream" },
-      h("th", { scope: "row" }, this.link, this.why),
+      h("th", { scope: "row" }, this.link, this.app, this.why, this.late),
       h("td", {}, this.state.node, this.desired),
       ...Object.values(this.cells).map((entry) => entry.cell),
       h("td", { class: "act" }, this.button),
@@ -54,13 +58,17 @@ class StreamRow {
     }
   }
 
-  show(stream, app, { viewer, states, remedies }) {
+  show(stream, app, { viewer, states, remedies, order }) {
     this.stream = stream;
     const c = this.cells;
+    attr(this.app, "hidden", !order);
+    text(this.app, app.name);
+    retarget(this.app, ["streams"], { app: app.name });
     // A reason of the whole app is shown once, at its head.
-    const why = stream.why === app.why ? "" : stream.why;
+    const why = stream.why === app.why && !order ? "" : stream.why;
     text(this.why, why || f.failed(stream));
     attr(this.why, "title", why || stream.error);
+    text(this.late, stream.late_because && `late: ${stream.late_because}`);
     attr(this.node, "data-state", stream.state);
     attr(this.node, "data-stale", stream.stale);
     attr(this.node, "data-alarm", stream.alarms?.length > 0);
@@ -113,7 +121,8 @@ export class StreamsView {
     this.historyAt = -Infinity;
     this.changed = {}; // by app, how many of its files on the disk differ from its release
     this.compared = null;
-    this.filters = new Filters("streams", "Name, app, state or reason", { app: "All apps", state: "All states" });
+    this.filters = new Filters("streams", "Name, app, state or reason", { app: "All apps", state: "All states", sort: "In order of apps" });
+    this.orders = Object.fromEntries(Object.keys(ORDERS).map((column) => [column, h("a", linkTo(["streams"]), column)]));
     this.pager = new Pager("streams");
     this.place = h("div", { class: "scroll", id: "streams" });
     this.node = h("div", {}, this.filters.node, this.place, this.pager.node);
@@ -143,38 +152,52 @@ export class StreamsView {
     if (this.compared === state) this.changed = changed;
   }
 
-  build(apps, total) {
+  build(apps, total, order) {
     for (const row of this.rows.values()) row.end();
     this.rows.clear();
     this.heads.clear();
-    const bodies = apps.map((app) => {
+    const nodesOf = (names) =>
+      names.map((name) => {
+        this.rows.set(name, new StreamRow(this, name));
+        return this.rows.get(name).node;
+      });
+    const ofApp = (app) => {
       const head = new AppHead(this, app.name, COLUMNS.length);
       this.heads.set(app.name, head);
-      const rows = app.streams.map((stream) => new StreamRow(this, stream.name));
-      for (const row of rows) this.rows.set(row.name, row);
-      return h("tbody", { "data-app": app.name }, head.node, ...rows.map((row) => row.node));
-    });
-    const head = h("thead", {}, h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c || h("span", { class: "unseen" }, "Action")))));
+      return h("tbody", { "data-app": app.name }, head.node, ...nodesOf(app.streams.map((stream) => stream.name)));
+    };
+    const bodies = order ? [h("tbody", {}, ...nodesOf(order))] : apps.map(ofApp);
+    this.columns = Object.fromEntries(COLUMNS.map((c) => [c, h("th", { scope: "col", title: HINTS[c] }, this.orders[c] ?? (c || h("span", { class: "unseen" }, "Action")))]));
+    const head = h("thead", {}, h("tr", {}, ...Object.values(this.columns)));
     const none = total ? "No stream matches." : "No streams are declared yet: docs/tutorial.md shows how to write one.";
     this.place.replaceChildren(apps.length ? h("table", { class: "streams cards" }, h("colgroup", {}, ...COLUMNS.map((c) => h("col", { "data-column": c }))), head, ...bodies) : empty(none));
     this.historyAt = -Infinity;
   }
 
   show(data, query) {
-    const { apps, total } = data;
+    const { apps, total, order } = data;
     this.compare(data);
-    const shape = JSON.stringify([total > 0, apps.map((app) => [app.name, app.streams.map((stream) => stream.name)])]);
+    const shape = JSON.stringify([total > 0, order, apps.map((app) => [app.name, app.streams.map((stream) => stream.name)])]);
     if (shape !== this.shape) {
-      this.build(apps, total);
+      this.build(apps, total, order);
       this.shape = shape;
     }
+    this.showOrder(query);
     for (const app of apps) {
-      this.heads.get(app.name).show(app, data);
+      this.heads.get(app.name)?.show(app, data);
       for (const stream of app.streams) this.rows.get(stream.name).show(stream, app, data);
     }
-    this.filters.show(data, query, { app: data.app_names, state: Object.keys(data.states) });
+    this.filters.show(data, query, { app: data.app_names, state: Object.keys(data.states), sort: Object.values(ORDERS).map((word) => [word, `By ${word}`]) });
     this.pager.show(data, query);
     this.draw();
+  }
+
+  // A second click on a heading leads back to the order of apps.
+  showOrder({ sort, page, ...query }) {
+    for (const [column, word] of Object.entries(ORDERS)) {
+      attr(this.columns[column], "aria-sort", sort === word ? "descending" : null);
+      retarget(this.orders[column], ["streams"], sort === word ? query : { ...query, sort: word });
+    }
   }
 
   async draw() {

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from penstock.control import Control, Fault, FaultRow
 from penstock.monitoring.dashboard.answers.paging import search
 from penstock.monitoring.dashboard.answers.summary import by_state, fault_row
 from penstock.monitoring.dashboard.data_flow import Neighbour
 from penstock.monitoring.dashboard.faults import fault_views
+from penstock.monitoring.dashboard.lateness import delay, lateness
 from penstock.monitoring.dashboard.model import AppView, StreamView
 from penstock.monitoring.dashboard.page_data import PageData
 from penstock.monitoring.dashboard.replacements import replacement_view
 
+StreamOrder = Literal["lag", "watermark"]
 # Of what has a new version beside the running one.
 REPLACEABLE = ("stream", "sink")
 # Left to the view of one stream.
@@ -23,8 +25,10 @@ ERROR = 500
 PAST_FAULTS = 50
 
 
-def stream_list(data: PageData, q: str, app: str, state: str, page: int) -> dict[str, Any]:
-    """A page of streams.
+def stream_list(
+    data: PageData, q: str, app: str, state: str, page: int, sort: StreamOrder | None = None
+) -> dict[str, Any]:
+    """A page of streams, by app or in an order of all.
 
     Args:
         data: The present moment.
@@ -32,9 +36,14 @@ def stream_list(data: PageData, q: str, app: str, state: str, page: int) -> dict
         app: Only streams of this app; empty for all.
         state: Only streams in this state; empty for all.
         page: Counted from 1.
+        sort: Those with the greatest lag, or with the oldest watermark beyond what is declared, first; None: by app.
     """
     streams = [stream for stream in data.streams.values() if app in ("", stream.app)]
     chosen = [stream for stream in streams if state in ("", stream.state)]
+    if sort == "lag":
+        chosen = sorted(chosen, key=lambda stream: _greatest_first(stream.lag))
+    elif sort == "watermark":
+        chosen = sorted(chosen, key=lambda stream: _greatest_first(delay(data, stream)))
     result = search(chosen, q, page, lambda s: (s.name, s.app, s.state, s.why, s.error))
     by_app: dict[str, list[Mapping[str, Any]]] = {}
     for stream in result.rows:
@@ -43,6 +52,7 @@ def stream_list(data: PageData, q: str, app: str, state: str, page: int) -> dict
         **vars(result.pages),
         "total": len(data.streams),
         "by_state": by_state(streams),
+        "order": [stream.name for stream in result.rows] if sort else None,
         "app_names": [one.name for one in data.view.apps],
         "apps": [
             {
@@ -69,7 +79,7 @@ def stream_details(data: PageData, control: Control, name: str) -> dict[str, Any
     replacement = control.replacement_of(name)
     return {
         "app": _app(app),
-        "stream": {**vars(stream), **_declared_figures(data, name)},
+        "stream": {**vars(stream), **_figures(data, stream)},
         "declared": declared,
         "reads_from": [_neighbour(data, one) for one in flow.reads_from(node)] if flow else [],
         "read_by": [_neighbour(data, one) for one in flow.read_by(node)] if flow else [],
@@ -78,7 +88,11 @@ def stream_details(data: PageData, control: Control, name: str) -> dict[str, Any
     }
 
 
-def _neighbour(data: PageData, one: Neighbour) -> dict[str, Any]:
+def _greatest_first(value: int | None) -> tuple[bool, int]:
+    return value is None, -(value or 0)
+
+
+def neighbour_row(data: PageData, one: Neighbour) -> dict[str, Any]:
     """A neighbour, and whether it has a view of its own: what is only declared has none."""
     return {**one._asdict(), "shown": one.name in data.streams}
 
@@ -91,13 +105,14 @@ def _row(data: PageData, stream: StreamView) -> dict[str, Any]:
     row = {name: value for name, value in vars(stream).items() if name not in DETAILS}
     topics = [{"name": topic.name, "lag": topic.lag, "partitions": topic.partitions} for topic in stream.topics]
     error = stream.error if stream.error is None or len(stream.error) <= ERROR else f"{stream.error[:ERROR]}…"
-    return {**row, **_declared_figures(data, stream.name), "topics": topics, "error": error}
+    return {**row, **_figures(data, stream), "topics": topics, "error": error}
 
 
-def _declared_figures(data: PageData, name: str) -> dict[str, Any]:
-    declared = data.rows.get(name)
+def _figures(data: PageData, stream: StreamView) -> dict[str, Any]:
+    declared = data.rows.get(stream.name)
     return {
-        "behind_ms": data.delays.get(name, 0),
+        "behind_ms": data.delays.get(stream.name, 0),
+        "late_because": lateness(data, stream),
         "replaceable": declared is not None and declared["kind"] in REPLACEABLE,
     }
 

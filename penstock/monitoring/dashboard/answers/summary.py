@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.control import Fault
 from penstock.monitoring.dashboard.data_flow import REACHED, Reached
+from penstock.monitoring.dashboard.lateness import delay
 from penstock.monitoring.dashboard.model import AppView, FaultView, StreamView
 from penstock.monitoring.dashboard.page_data import FAULTS, PageData
 from penstock.monitoring.dashboard.states import STATES
@@ -61,10 +62,11 @@ def _affected(data: PageData, fault: Fault) -> Reached:
 def _totals(data: PageData) -> dict[str, Any]:
     streams = list(data.streams.values())
     current = [s for s in streams if s.desired == "on" and not s.stale and s.watermark_age_ms is not None]
-    ages = [(s.watermark_age_ms or 0) - data.delays.get(s.name, 0) for s in current]
+    oldest = max(current, key=lambda s: delay(data, s) or 0, default=None)
     return {
         **vars(data.view.totals),
-        "watermark_age_ms": max(ages, default=None),
+        "watermark_age_ms": oldest and delay(data, oldest),
+        "watermark_of": oldest and oldest.name,
         "by_state": by_state(streams),
         "query_restarts": sum(stream.restarts for stream in streams),
     }
@@ -77,8 +79,8 @@ def _app_summary(app: AppView) -> Mapping[str, Any]:
         "why": app.why,
         "desired": app.desired,
         "release_seq": app.release_seq,
+        "running_release": app.running_release,
         "restarts": app.restarts,
         "streams": len(app.streams),
-        "running_release": app.running_release,
         "by_state": by_state(app.streams),
     }
