@@ -48,7 +48,7 @@ def test_sinks_show_their_metrics_and_the_health_of_their_stores(visit: Visit) -
     expect(view.frame.locator("tr.sink")).to_have_count(3)
     well = sink(view, "shop-points")
     expect(well.locator(".pill")).to_have_text("running")
-    expect(well).to_contain_text("influxdb:shop.names · sinks")
+    expect(well).to_contain_text("feeds influxdb:shop.names · sinks")
     store, *figures = cells(well)
     assert re.fullmatch(r"reachable [0-9]+ s ago", store)
     assert figures == ["1.24k 41.2M in total", "336", "12", "613", "0"]
@@ -58,9 +58,20 @@ def test_sinks_show_their_metrics_and_the_health_of_their_stores(visit: Visit) -
     expect(away.locator("td[data-warn]")).to_have_count(2)
     expect(away).to_contain_text("does not answer; got: <img src=x onerror=alert(1)>")
     new = sink(view, "order-points")
-    expect(new).to_contain_text("influxdb:shop.orders · shop")
+    expect(new).to_contain_text("feeds influxdb:shop.orders · shop")
     expect(new).to_contain_text("not started yet")
     assert cells(new)[:2] == ["–", "–"]
+    assert view.troubles == []
+
+
+def test_a_sink_is_found_by_what_it_feeds_and_says_what_it_reads(visit: Visit) -> None:
+    view = visit(at="sinks")
+    view.frame.get_by_role("searchbox").fill("shop.orders")
+    expect(view.frame.locator("tr.sink")).to_have_count(1)
+    found = sink(view, "order-points")
+    expect(found).to_contain_text("reads order-minutes stream")
+    found.get_by_role("link", name="order-minutes").click()
+    view.page.wait_for_url("**/plugin/penstock#/catalog/order-minutes")
     assert view.troubles == []
 
 

@@ -5,8 +5,9 @@ import { attr, h, text } from "../dom.js";
 import * as f from "../format.js";
 import { showLetters } from "../letters.js";
 import { dialogButton, openDialog } from "../dialog.js";
+import { neighbour } from "../neighbours.js";
 import { linkTo } from "../router.js";
-import { ListView, pairs } from "../rows.js";
+import { ListView, Replaced, pairs } from "../rows.js";
 import { StateButton } from "../state.js";
 
 const COLUMNS = ["Sink", "State", "Store", "Documents/s", "Lag", "Retried", "Older", "Dead"];
@@ -45,6 +46,7 @@ class SinkRow {
     this.name = name;
     this.unfold = h("button", { type: "button", class: "unfold", "aria-expanded": "false", onclick: () => this.toggle() }, name);
     this.place = h("span", { class: "s place" });
+    this.reads = new Replaced(h("span", { class: "s reads", hidden: true }));
     this.why = h("span", { class: "s why" });
     this.state = new StateButton(name);
     this.desired = h("span", { class: "s" });
@@ -52,7 +54,7 @@ class SinkRow {
     this.node = h(
       "tr",
       { class: "sink" },
-      h("th", { scope: "row" }, this.unfold, this.place, this.why),
+      h("th", { scope: "row" }, this.unfold, this.place, this.reads.node, this.why),
       h("td", {}, this.state.node, this.desired),
       ...Object.values(this.cells).map(({ cell }) => cell),
     );
@@ -71,7 +73,9 @@ class SinkRow {
 
   show(sink, { viewer, states, remedies }) {
     const c = this.cells;
-    text(this.place, [sink.destination, sink.app].filter(Boolean).join(" · "));
+    text(this.place, [sink.destination ? `feeds ${sink.destination}` : "", sink.app].filter(Boolean).join(" · "));
+    attr(this.reads.node, "hidden", !sink.reads_from.length);
+    this.reads.show(sink.reads_from, () => ["reads ", ...sink.reads_from.flatMap((one, n) => [...(n ? [", "] : []), ...neighbour(one)])]);
     attr(this.place, "title", sink.destination);
     const idle = sink.state ? "" : sink.runs ? NOT_STARTED : NOT_RUN;
     text(this.why, idle || sink.why || f.failed(sink));
@@ -146,6 +150,6 @@ class SinkRow {
 export class SinksView extends ListView {
   constructor(context) {
     const none = "No sinks are declared: they keep a store up to date with a topic, see docs/sinks.md.";
-    super(context, { view: "sinks", search: "Name, app, store or state", columns: COLUMNS, hints: HINTS, Row: SinkRow, none });
+    super(context, { view: "sinks", search: "Name, app, state, index or what it reads", columns: COLUMNS, hints: HINTS, Row: SinkRow, none });
   }
 }

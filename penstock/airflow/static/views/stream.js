@@ -5,6 +5,7 @@ import { dialogButton } from "../dialog.js";
 import { attr, dagLink, h, marked, text } from "../dom.js";
 import * as f from "../format.js";
 import { showLetters, showLog } from "../letters.js";
+import { neighbour } from "../neighbours.js";
 import { showPreview } from "../preview.js";
 import { linkTo } from "../router.js";
 import { showRecords } from "../records.js";
@@ -13,12 +14,8 @@ import { Replaced, table } from "../rows.js";
 import { StateButton } from "../state.js";
 import { StreamCharts } from "../stream-charts.js";
 
-const LISTS = { backfill: "backfills", archive: "archives", view: "views" };
-// What is only declared has no view of its own.
-const neighbour = ({ kind, name, through, shown }) => {
-  const label = h("a", linkTo(shown ? ["streams", name] : LISTS[kind] ? [LISTS[kind]] : ["catalog", name]), name);
-  return h("li", {}, label, h("span", { class: "muted" }, ` ${kind}${through && through !== name ? ` through ${through}` : ""}`));
-};
+const CAPTURES = "captures"; // the app of all captures
+const listed = (one) => h("li", {}, ...neighbour(one));
 const utc = (ms) => `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
 export class StreamView {
@@ -93,8 +90,8 @@ export class StreamView {
     for (const button of [this.start, this.goOn, ...this.buttons]) this.guard(button, viewer);
     attr(this.replace, "hidden", !viewer.may_release || !stream.replaceable);
     this.showFacts(stream, declared);
-    this.reads.show(data.reads_from, () => (data.reads_from.length ? data.reads_from.map(neighbour) : h("li", { class: "muted" }, declared ? "nothing that is declared" : "not known: it is not declared on the disk")));
-    this.feeds.show(data.read_by, () => (data.read_by.length ? data.read_by.map(neighbour) : h("li", { class: "muted" }, "nothing that is declared")));
+    this.reads.show(data.reads_from, () => (data.reads_from.length ? data.reads_from.map(listed) : h("li", { class: "muted" }, declared ? "nothing that is declared" : "not known: it is not declared on the disk")));
+    this.feeds.show(data.read_by, () => (data.read_by.length ? data.read_by.map(listed) : h("li", { class: "muted" }, "nothing that is declared")));
     this.showTables(stream);
     this.showFaults(data.faults, now);
     attr(this.failure, "hidden", !stream.error);

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.control import Control
 from penstock.monitoring.dashboard.answers.paging import PAGE, Pages, search
+from penstock.monitoring.dashboard.answers.streams import neighbour_row
 from penstock.monitoring.dashboard.backfills import run_view
 from penstock.monitoring.dashboard.model import SinkView, StreamView
 from penstock.monitoring.dashboard.page_data import PageData
@@ -24,14 +25,21 @@ def sink_list(data: PageData, q: str, page: int) -> dict[str, Any]:
 
     Args:
         data: The present moment.
-        q: A part of a name, app, state, reason or destination.
+        q: A part of a name, app, state, reason or destination, or of the name of what it reads.
         page: Counted from 1.
     """
     rows = {sink.name: _running_sink(data, sink) for sink in data.view.sinks}
     declared = data.declarations.of_kind("sink") if data.declarations else {}
-    rows |= {name: _declared_sink(row, data.streams.get(name)) for name, row in declared.items() if name not in rows}
+    rows |= {
+        name: _declared_sink(data, row, data.streams.get(name)) for name, row in declared.items() if name not in rows
+    }
     columns = ("name", "app", "state", "why", "error", "destination")
-    result = search([rows[name] for name in sorted(rows)], q, page, lambda sink: [sink[name] for name in columns])
+
+    def texts(sink: Mapping[str, Any]) -> list[str | None]:
+        read = [text for one in sink["reads_from"] for text in (one["name"], one["through"])]
+        return [*(sink[name] for name in columns), *read]
+
+    result = search([rows[name] for name in sorted(rows)], q, page, texts)
     return {**vars(result.pages), "sinks": result.rows}
 
 
@@ -59,19 +67,25 @@ def replacement_list(data: PageData, control: Control, page: int) -> dict[str, A
 
 
 def _running_sink(data: PageData, sink: SinkView) -> Mapping[str, Any]:
-    return {**vars(sink), "runs": True, **_place(data.rows.get(sink.name))}
+    return {**vars(sink), "runs": True, **_place(data, data.rows.get(sink.name))}
 
 
-def _declared_sink(row: Mapping[str, Any], stream: StreamView | None) -> Mapping[str, Any]:
+def _declared_sink(data: PageData, row: Mapping[str, Any], stream: StreamView | None) -> Mapping[str, Any]:
     """A sink that has not reported; without a state if nothing runs it."""
     unknown: dict[str, Any] = dict.fromkeys(SinkView.__dataclass_fields__)
     known = {name: value for name, value in vars(stream).items() if name in unknown} if stream else {}
     destination = ", ".join(node["name"] for node in row["writes"] if node["kind"] == "store")
     of_row = {"name": row["name"], "app": row["app"], "destination": destination}
-    return {**unknown, "health": "unknown", "reason": "", **known, **of_row, "runs": row["runs"], **_place(row)}
+    return {**unknown, "health": "unknown", "reason": "", **known, **of_row, "runs": row["runs"], **_place(data, row)}
 
 
-def _place(declared: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Where a sink is declared, and whether as a statement of SQL, which can be explained."""
+def _place(data: PageData, declared: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Where a sink is declared, whether as a statement of SQL, which can be explained; what it reads and feeds."""
     location = declared["location"] if declared else ""
-    return {"location": location, "stated": location.startswith("sql/sinks/")}
+    flow = data.declarations.flow if data.declarations and declared else None
+    reads = flow.reads_from((declared["kind"], declared["name"])) if flow and declared else []
+    return {
+        "location": location,
+        "stated": location.startswith("sql/sinks/"),
+        "reads_from": [neighbour_row(data, one) for one in reads],
+    }

@@ -81,8 +81,8 @@ def stream_details(data: PageData, control: Control, name: str) -> dict[str, Any
         "app": _app(app),
         "stream": {**vars(stream), **_figures(data, stream)},
         "declared": declared,
-        "reads_from": [_neighbour(data, one) for one in flow.reads_from(node)] if flow else [],
-        "read_by": [_neighbour(data, one) for one in flow.read_by(node)] if flow else [],
+        "reads_from": [neighbour_row(data, one) for one in flow.reads_from(node)] if flow else [],
+        "read_by": [neighbour_row(data, one) for one in flow.read_by(node)] if flow else [],
         "replacement": replacement and replacement_view(replacement, data.now),
         "faults": _faults(data, control, stream),
     }
