@@ -273,8 +273,8 @@ def _desired(control: Control, action: Action) -> dict[str, Desired]:
 
 def _act(action: Action, actor: Actor) -> JSONResponse:
     control = connect()
-    if action.places and action.verb != "replay":
-        raise HTTPException(422, "places are for replays only")
+    if (action.places and action.verb not in ("replay", "discard")) or (action.stream and action.verb != "discard"):
+        raise HTTPException(422, "places are for replays and discards only, a stream for discards")
     if action.verb in ("poll", "reconcile", "snapshot", "continue"):
         if action.kind != "capture":
             raise HTTPException(422, f"{action.verb} is for captures only")
@@ -285,18 +285,20 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
         return JSONResponse({"request": Captures(control).ask(action.name, action.verb, actor, action.note)})
     if action.verb == "replay":
         return page_letters.replay(control, action, actor)
+    if action.verb == "discard":
+        return page_letters.discard_letters(control, action, actor)
     desired = _desired(control, action)
     if action.verb == "go-on":
-        gaps = control.accept_data_loss(action.name, actor, action.note) if action.kind == "stream" else []
-        if not gaps:
         if action.dry:
             raise HTTPException(422, "what is given up is shown with the stream")
+        gaps = control.accept_data_loss(action.name, actor, action.note) if action.kind == "stream" else []
+        if not gaps:
             raise HTTPException(409, f"{action.kind} {action.name!r} is not blocked by data loss")
         return JSONResponse({"accepted": [str(gap) for gap in gaps]})
     want: Literal["on", "off"] = "on" if action.verb == "start" else "off"
     names = [action.name] if action.kind == "stream" else list(desired)
     names = [name for name in names if desired[name] != want] or names
-    control.set_desired(names, want, actor, action.note)
-    return JSONResponse({"streams": names, "desired": want})
     if action.dry:
         return JSONResponse({"would": effects.desired_effects(page_data.read(), names, action.verb)})
+    control.set_desired(names, want, actor, action.note)
+    return JSONResponse({"streams": names, "desired": want})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -26,12 +27,16 @@ from penstock.airflow.page_shared import (
 from penstock.airflow.permissions import may_operate
 from penstock.control import Actor, Control, connect
 from penstock.errors import BrokerError
-from penstock.monitoring.dashboard import command_actions, dead_letters
+from penstock.kafka.dead_letters import read_dead_letters
+from penstock.kafka.discard import discard
+from penstock.monitoring.dashboard import command_actions, dead_letters, records
 from penstock.monitoring.dashboard.answers import dead_letters as letter_answers
 from penstock.settings import settings
 
 log = logging.getLogger(__name__)
 router = APIRouter()
+# Offsets of each partition in which letters are discarded that the page has shown: more may have come since.
+LAST = 10_000
 
 
 @router.get("/api/dead-letters")
@@ -51,8 +56,8 @@ def get_reasons(look: PageLook, stream: Name = "") -> Response:
     else:
         topics = letter_answers.letter_topics(look.data)
     with limited(letter_reads), _broker():
-        reasons = dead_letters.read_reasons(settings().bootstrap, topics, stream)
-    return look.answer({"reasons": reasons, "read": dead_letters.BACK})
+        found = dead_letters.read_reasons(settings().bootstrap, topics, stream)
+    return look.answer({**vars(found), "read": dead_letters.BACK})
 
 
 @router.get("/api/letters", dependencies=[Depends(may_operate)])
@@ -81,14 +86,67 @@ def replay(control: Control, action: Action, actor: Actor) -> JSONResponse:
     """Replay dead letters of a topic to it, or of a sink to its store; 404 if there is no such topic or sink."""
     if action.kind not in ("sink", "letters"):
         raise HTTPException(422, "only sinks and the letters of a topic are replayed here")
-    if action.kind == "letters" and not action.places:
-        raise HTTPException(422, "name the places of the letters")
-    letters = action.kind == "letters"
-    known: Any = letter_answers.all_letter_topics(page_data.read()) if letters else read_project().of_kind("sink")
-    if action.name not in known:
-        raise HTTPException(404, f"there is no {'topic of letters' if letters else 'sink'} named {action.name!r}")
+    if action.kind == "letters":
+        _check_letters(action)
+    elif action.name not in read_project().of_kind("sink"):
+        raise HTTPException(404, f"there is no sink named {action.name!r}")
+    if action.dry and action.kind == "sink":
+        raise HTTPException(422, "`penstock sinks dry-run` shows the documents that a replay would write")
+    if action.dry:
+        return JSONResponse({"would": _replay_effects(action)})
     with limited(jvm_runs):
-        places = f"places {', '.join(action.places)}" if action.places else ""
-        control.record(actor, "replay", action.name, "; ".join(filter(None, (action.note, places))))
-        run = command_actions.letters_replayed if letters else command_actions.replayed
+        control.record(actor, "replay", action.name, _detail(action))
+        run = command_actions.letters_replayed if action.kind == "letters" else command_actions.replayed
         return JSONResponse(asdict(run(action.name, action.places)))
+
+
+def discard_letters(control: Control, action: Action, actor: Actor) -> JSONResponse:
+    """Note that dead letters of a stream need nothing any more; see penstock.kafka.discard."""
+    if action.kind != "letters" or not action.stream:
+        raise HTTPException(422, "letters of a topic are discarded, of one stream")
+    _check_letters(action)
+    bootstrap, places = settings().bootstrap, set(action.places)
+    with limited(letter_reads), _broker():
+        chosen = [
+            letter
+            for letter in read_dead_letters([action.name], bootstrap, LAST)
+            if letter.stream == action.stream
+            and letter.origin
+            and f"{letter.origin.partition}:{letter.origin.offset}" in places
+        ]
+        if not chosen:
+            raise HTTPException(409, "the topic has no such letters among its last ones")
+        if not action.dry:
+            control.record(actor, "discard", action.name, f"of {action.stream}; {_detail(action)}")
+        results = discard(chosen, bootstrap, dry=action.dry)
+    counts = Counter(f"{one.ended} before" if one.ended else "discarded" for one in results)
+    if action.dry:
+        return JSONResponse({"would": _discard_effects(counts)})
+    return JSONResponse({"counts": counts})
+
+
+def _check_letters(action: Action) -> None:
+    if not action.places:
+        raise HTTPException(422, "name the places of the letters")
+    if action.name not in letter_answers.all_letter_topics(page_data.read()):
+        raise HTTPException(404, f"there is no topic of letters named {action.name!r}")
+
+
+def _detail(action: Action) -> str:
+    places = f"places {', '.join(action.places)}" if action.places else ""
+    return "; ".join(filter(None, (action.note, places)))
+
+
+def _replay_effects(action: Action) -> list[str]:
+    with limited(jvm_runs):
+        done = command_actions.letters_replayed(action.name, action.places, dry=True)
+    refused = [f"{one['place']} is refused: {one['said']}" for one in done.left]
+    return [f"{', '.join(f'{n:,} {what}' for what, n in done.counts.items()) or 'Nothing is found'}.", *refused]
+
+
+def _discard_effects(counts: Mapping[str, int]) -> list[str]:
+    before = [f"{n:,} {what}" for what, n in counts.items() if what != "discarded"]
+    return [
+        f"{counts['discarded']:,} are noted as discarded" + (f"; {', '.join(before)}" if before else "") + ".",
+        "No replay ever sends or writes them; the topic keeps them until they expire. This cannot be undone.",
+    ]

@@ -25,7 +25,7 @@ class Action(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    verb: Literal["start", "stop", "poll", "reconcile", "snapshot", "continue", "replay", "go-on"]
+    verb: Literal["start", "stop", "poll", "reconcile", "snapshot", "continue", "replay", "discard", "go-on"]
     kind: Literal["stream", "app", "capture", "sink", "letters"]
     name: str = Field(max_length=249)
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")

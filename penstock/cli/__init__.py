@@ -87,7 +87,7 @@ COMMANDS = {
     "archives": _Command("archives", "Show and verify topics that are archived in an object store."),
     "backfill": _Command("backfills", "Write intervals of archives, and MongoDB collections, to topics."),
     "dead-letters": _Command(
-        "dead_letters", "List, show and replay dead letters."
+        "dead_letters", "List, show, replay and discard dead letters."
     ),
     "demo": _Command("demo", "Change rows of the demo database, which captures follow."),
 }  # fmt: skip

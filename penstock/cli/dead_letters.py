@@ -1,4 +1,4 @@
-"""`penstock dead-letters`: list, show and replay dead letters."""
+"""`penstock dead-letters`: list, show, replay and discard dead letters."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import load, partial_catalog
-from penstock.cli.arguments import AsJson, DryRun, Place, look_up
-from penstock.cli.output import clear_errors, console, emit, table
+from penstock.cli.arguments import AsJson, DryRun, Note, Place, look_up
+from penstock.cli.output import actor, clear_errors, console, emit, table
+from penstock.control import connect
 from penstock.errors import PenstockError
 from penstock.kafka.dead_letters import DeadLetter, printable, read_dead_letters
+from penstock.kafka.discard import discard
 from penstock.kafka.replay import Replay, replay
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
-app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters.")
+app = typer.Typer(no_args_is_help=True, help="List, show, replay and discard dead letters.")
 
 # Offsets of each partition among which the newest dead letters are searched.
 NEWEST = 100_000
@@ -119,6 +121,52 @@ def replay_letters(
         raise typer.Exit(1)
 
 
+@app.command("discard")
+def discard_letters(
+    topic: OfTopic,
+    place: Place = None,
+    stream: OfStream = "",
+    reason: Annotated[str, typer.Option("--reason", help="Only dead letters whose reason begins so.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    note: Note = "",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Note that dead letters are never to be replayed. Their topic keeps them until they expire."""
+    with clear_errors():
+        if not (place or stream or reason or everything):
+            raise PenstockError(
+                "no dead letters are chosen", hint="give --place, --stream or --reason, or --all for all of them"
+            )
+        chosen = [
+            one
+            for one in read_dead_letters([_declared(topic)], settings().bootstrap)
+            if stream in ("", one.stream)
+            and one.reason.startswith(reason)
+            and (not place or not places_of(one).isdisjoint(place))
+        ]
+        check_places(chosen, place or (), topic, topic)
+        if chosen and not (yes or dry_run):
+            typer.confirm(f"Discard {len(chosen)} dead letters of {topic}?", abort=True)
+        results = discard(chosen, settings().bootstrap, dry=True)
+        discarded = sum(not one.ended for one in results)
+        if discarded and not dry_run:
+            which = [f"{discarded:,} dead letters", stream and f"of {stream}", reason and f"reason {reason}"]
+            which += [f"places {', '.join(place)}"] if place else []
+            connect().record(actor(), "discard", topic, "; ".join(filter(None, (note, *which))))
+            results = discard(chosen, settings().bootstrap)
+            discarded = sum(not one.ended for one in results)
+    if as_json:
+        emit([{**_data(one.letter), "discarded": not one.ended and not dry_run, "ended": one.ended} for one in results])
+        return
+    counts = Counter(one.ended for one in results)
+    console().print(
+        f"{discarded} dead letters {'would be' if dry_run else 'were'} discarded; {counts['discarded']} were discarded "
+        f"and {counts['replayed']} replayed before."
+    )
+
+
 def _print_results(results: list[Replay], *, dry: bool, as_json: bool) -> None:
     if as_json:
         emit(
@@ -127,7 +175,8 @@ def _print_results(results: list[Replay], *, dry: bool, as_json: bool) -> None:
                     **_data(one.letter),
                     "sent": bool(one.record) and not dry,
                     "refused": one.refusal,
-                    "done": one.already_replayed,
+                    "done": one.already_replayed or one.discarded,
+                    "discarded": one.discarded,
                 }
                 for one in results
             ]
@@ -135,7 +184,9 @@ def _print_results(results: list[Replay], *, dry: bool, as_json: bool) -> None:
         return
     out = console()
     sent, done = sum(bool(one.record) for one in results), sum(one.already_replayed for one in results)
-    out.print(f"{sent} records {'would be' if dry else 'were'} sent; {done} were replayed before.")
+    discarded = sum(one.discarded for one in results)
+    before = f"{done} were replayed before" + (f", {discarded} discarded" if discarded else "")
+    out.print(f"{sent} records {'would be' if dry else 'were'} sent; {before}.")
     for one in results:
         if one.refusal:
             location, refusal = printable(one.letter.location, WIDTH), printable(one.refusal, 400)

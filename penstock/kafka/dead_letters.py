@@ -130,7 +130,7 @@ def read_dead_letters(topics: Iterable[str], bootstrap: str, last: int | None = 
     with open_consumer(bootstrap) as reader:
         for partition in partitions:
             start, end = starts.get(partition, 0), ends[partition]
-            yield from map(_dead_letter, read_range(reader, *partition, max(start, end - (last or end)), end))
+            yield from map(dead_letter_of, read_range(reader, *partition, max(start, end - (last or end)), end))
 
 
 @contextmanager
@@ -217,7 +217,8 @@ def headers_of(message: KafkaMessage) -> list[tuple[str, bytes | None]]:
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 
-def _dead_letter(message: KafkaMessage) -> DeadLetter:
+def dead_letter_of(message: KafkaMessage) -> DeadLetter:
+    """The dead letter of a record of a topic of dead letters."""
     headers = headers_of(message)
     penstock_headers = {
         name.removeprefix(HEADER_PREFIX): value.decode(errors="replace")

@@ -7,8 +7,9 @@ so a record is replayed only if all readers have it as a dead letter, or if the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from confluent_kafka import Consumer
 from confluent_kafka import Message as KafkaMessage
@@ -53,12 +54,14 @@ class Replay:
         record: the record to write, if any.
         refusal: why it is not replayed.
         already_replayed: whether an earlier replay wrote it.
+        discarded: whether it was discarded; see `penstock.kafka.discard`.
     """
 
     letter: DeadLetter
     record: ProducerRecord | None = None
     refusal: str = ""
     already_replayed: bool = False
+    discarded: bool = False
 
     @property
     def key(self) -> bytes:
@@ -68,6 +71,38 @@ class Replay:
 def replay_key(letter: DeadLetter) -> bytes:
     """Identifies the record of a dead letter; includes the topic id, since a recreated topic reuses offsets."""
     return f"{letter.origin} {letter.digest} {letter.topic_id}".rstrip().encode()
+
+
+def sink_replay_key(sink: str, letter: DeadLetter) -> bytes:
+    """Identifies a dead letter that is replayed to a sink's store, and not to its topic."""
+    return f"sink {sink}: ".encode() + replay_key(letter)
+
+
+def discard_key(letter: DeadLetter) -> bytes:
+    """Identifies a dead letter that is discarded: of its stream alone, while other streams may have the same record."""
+    return f"discarded {letter.stream}: ".encode() + replay_key(letter)
+
+
+def end_of(letter: DeadLetter, noted: Collection[bytes]) -> Literal["", "replayed", "discarded"]:
+    """How a dead letter has ended; empty if it has not.
+
+    Args:
+        letter: the dead letter.
+        noted: see `replay_keys`.
+    """
+    if discard_key(letter) in noted:
+        return "discarded"
+    return "replayed" if {replay_key(letter), sink_replay_key(letter.stream, letter)} & set(noted) else ""
+
+
+def letter_replays(bootstrap: str, targets: Sequence[str] = ()) -> TransactionalWriter:
+    """The writer of replays to topics. It fences the one of an earlier replay that is still running."""
+    return TransactionalWriter("dead-letters", "penstock.replay", bootstrap, REPLAYS, "replay", targets)
+
+
+def sink_replays(sink: str, bootstrap: str) -> TransactionalWriter:
+    """The writer of the notes of replays to a sink's store, likewise."""
+    return TransactionalWriter(f"letters of {sink}", f"penstock.replay.{sink}", bootstrap, REPLAYS, "replay")
 
 
 def replay(
@@ -92,23 +127,23 @@ def replay(
     Returns:
         One result for each record.
     """
-    streams_by_record: dict[bytes, set[str]] = {}
-    for letter in all_letters:
-        streams_by_record.setdefault(Replay(letter).key, set()).add(letter.stream)
-    # One dead letter for each record, a complete one rather than a truncated one.
-    first = {
-        Replay(letter).key: letter for letter in sorted(chosen, key=lambda letter: bool(letter.truncated), reverse=True)
-    }
-    if not first:
+    if not chosen:
         return []
     ensure_topics([REPLAYS], bootstrap)
     targets = sorted({letter.origin.topic for letter in chosen if letter.origin})
-    # This fences an earlier replay that is still running.
-    writer = TransactionalWriter("dead-letters", "penstock.replay", bootstrap, REPLAYS, "replay", targets)
+    writer = letter_replays(bootstrap, targets)
     try:
         with open_consumer(bootstrap) as reader:
             replayed, ids = replay_keys(reader, bootstrap), topic_ids(admin(bootstrap), targets, bootstrap)
-            replays = []
+            streams_by_record: dict[bytes, set[str]] = {}
+            for letter in all_letters:
+                if discard_key(letter) not in replayed:
+                    streams_by_record.setdefault(replay_key(letter), set()).add(letter.stream)
+            discarded = {discard_key(letter): letter for letter in chosen if discard_key(letter) in replayed}
+            replays = [Replay(letter, discarded=True) for letter in discarded.values()]
+            # One dead letter for each record, a complete one rather than a truncated one.
+            whole_last = sorted(chosen, key=lambda letter: bool(letter.truncated), reverse=True)
+            first = {replay_key(letter): letter for letter in whole_last if discard_key(letter) not in discarded}
             for key, letter in sorted(first.items(), key=lambda item: (item[1].origin or ("", 0, 0), item[0])):
                 readers_of_topic = set(readers(letter.origin.topic)) if letter.origin else set()
                 others = sorted(readers_of_topic - streams_by_record[key] - set(again_for))
@@ -143,7 +178,7 @@ def replayed_records(bootstrap: str) -> set[tuple[RecordLocation, str]]:
 
 
 def replay_keys(reader: Consumer, bootstrap: str) -> set[bytes]:
-    """Returns the keys of all replays."""
+    """Returns the keys of all replays, of sinks and of discarded letters too."""
     return {as_bytes(message.key()) or b"" for message in _read_replays(reader, bootstrap)}
 
 

@@ -58,11 +58,19 @@ ACTIONS: list[dict[str, Any]] = [
     {"verb": "poll", "kind": "capture", "name": "tests", "note": "tried"},
     {"verb": "replay", "kind": "letters", "name": "nothing-dead-letter", "places": ["0:1"], "note": "tried"},
     {"app": "nobody", "to": "1", "note": "tried"},
+    {
+        "verb": "discard",
+        "kind": "letters",
+        "name": "nothing-dead-letter",
+        "stream": "x",
+        "places": ["0:1"],
+        "dry": True,
+    },
     {"verb": "cut", "replacement": "0" * 32, "note": "tried"},
 ]
 WORDS: list[Any] = [
-    "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay", "go-on", "cut", "cancel",
-    "confirm", "back", "stream", "app", "capture", "sink", "dead", "late", "letters", ["0:1"],
+    "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay", "discard", "go-on", "cut",
+    "cancel", "confirm", "back", "stream", "app", "capture", "sink", "dead", "late", "letters", ["0:1"],
     "bundles", "metrics", "", " ", "x" * 121, "x" * 100_000, "\0", "\n",
     "\ud800", "é", "日本", "'; DROP TABLE stream; --", "<script>", "%00", "../../..", None, True, 0, -1, 10**30, 1.5,
     float("nan"), [], ["stop"], {}, {"verb": "stop"}, [[[[[[]]]]]],

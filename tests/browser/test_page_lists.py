@@ -76,7 +76,7 @@ def test_dead_letters_are_grouped_by_reason_and_replayed(visit: Visit, control: 
     expect(row.locator("td").first).to_have_text("3")
     row.get_by_role("link", name="Dead letters of topic-quality by reason").click()
     view.page.wait_for_url("**/plugin/penstock#/dead-letters/topic-quality")
-    expect(view.frame.locator(".reasons")).to_contain_text("There are no dead letters")
+    expect(view.frame.locator(".reasons")).to_contain_text("Nothing is left to do in the part")
     view.frame.get_by_role("link", name="of all streams").click()
     view.frame.locator("html").evaluate("() => { location.hash = '#/dead-letters/shop-points'; }")
     groups = view.frame.locator(".reasons article")

@@ -3,7 +3,7 @@ const BASE = new URL("../../api/", import.meta.url);
 const TIMEOUT_MS = 8000;
 // The code of a release is checked first; a replay waits for the store.
 const RELEASE_MS = 240000;
-const ACTION_MS = { replay: 240000 };
+const ACTION_MS = { replay: 240000, discard: 60000 };
 // The server may have to read the declarations in a process, for which it waits as long.
 const DECLARED_MS = 60000;
 const CATALOG_MS = 60000;

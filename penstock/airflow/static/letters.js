@@ -19,7 +19,8 @@ const card = (one) =>
     h("p", { class: "muted" }, `from ${one.source} · written ${new Date(one.at).toISOString().slice(0, 19).replace("T", " ")} UTC in ${one.topic}, partition ${one.partition}, offset ${one.offset} · ${f.bytes(one.size)}`),
     one.key == null ? null : h("p", {}, h("span", { class: "muted" }, "key "), h("code", {}, one.key)),
     text(one.value, "no value: a tombstone"),
-    one.replay ? h("p", {}, h("span", { class: "muted" }, "after a fix: "), h("code", {}, one.replay)) : null,
+    one.ended ? h("p", { class: "muted" }, `It was ${one.ended}.`) : null,
+    one.replay && !one.ended ? h("p", {}, h("span", { class: "muted" }, "after a fix: "), h("code", {}, one.replay)) : null,
   );
 
 export const showLetters = (stream, kind) => {

@@ -14,8 +14,7 @@ from penstock.kafka.admin import admin, ensure_topics, topic_ids
 from penstock.kafka.dead_letters import DeadLetter, open_consumer
 from penstock.kafka.limits import ProducerRecord
 from penstock.kafka.record_lookup import record_of_dead_letter
-from penstock.kafka.replay import REPLAYS, replay_key, replay_keys
-from penstock.kafka.transactions import TransactionalWriter
+from penstock.kafka.replay import REPLAYS, discard_key, replay_keys, sink_replay_key, sink_replays
 from penstock.model.output import NO_COMMIT, Output, Writer, WriterOwner, open_store
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 TRIES, LONGEST_WAIT = 5, 30.0
 WRITTEN, OLDER_VERSION = "written", "older than what the store has"
 ALREADY_REPLAYED = "replayed before: if the store has lost it since, --again writes it once more"
+DISCARDED = "discarded before"
 RECORD_GONE = "gone: its topic has it no longer, and its copy is not whole"
 NO_DOCUMENT = "makes no document"
 
@@ -62,18 +62,19 @@ def replay(
         Wait: The store goes on asking for it; what was written by then is recorded.
     """
     first = {
-        _note(stream, letter): letter
+        sink_replay_key(stream.name, letter): letter
         for letter in sorted(chosen, key=lambda letter: bool(letter.truncated), reverse=True)
     }
     if not first:
         return []
     ensure_topics([REPLAYS], bootstrap)
     # This fences another replay of this sink that still runs.
-    name, group = f"letters of {stream.name}", f"penstock.replay.{stream.name}"
-    notes = TransactionalWriter(name, group, bootstrap, REPLAYS, "replay")
+    notes = sink_replays(stream.name, bootstrap)
     try:
         with open_consumer(bootstrap) as reader:
-            done = set() if include_replayed else replay_keys(reader, bootstrap)
+            noted = replay_keys(reader, bootstrap)
+            discarded = {key for key, letter in first.items() if discard_key(letter) in noted}
+            done = discarded if include_replayed else noted | discarded
             ids = topic_ids(admin(bootstrap), {letter.origin.topic for letter in chosen if letter.origin}, bootstrap)
             records = {
                 key: record_of_dead_letter(letter, reader, ids) for key, letter in first.items() if key not in done
@@ -84,7 +85,7 @@ def replay(
             ended = []
             for key, letter in sorted(first.items(), key=lambda letter: letter[1].origin or ("", 0, 0)):
                 if key in done:
-                    ended.append(ReplayedRecord(letter, ALREADY_REPLAYED))
+                    ended.append(ReplayedRecord(letter, DISCARDED if key in discarded else ALREADY_REPLAYED))
                     continue
                 ended.append(_one(letter, records[key], rendered.get(key), output, writer))
                 if ended[-1].ended:
@@ -92,11 +93,6 @@ def replay(
     finally:
         notes.close()
     return ended
-
-
-def _note(stream: Stream, letter: DeadLetter) -> bytes:
-    # The prefix distinguishes it from replays to the topic itself.
-    return f"sink {stream.name}: ".encode() + replay_key(letter)
 
 
 @contextmanager

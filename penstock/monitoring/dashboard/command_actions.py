@@ -81,19 +81,23 @@ def replayed(sink: str, places: Sequence[str] = ()) -> Replayed:
     return Replayed(dict(counts), unfinished[:LIMIT])
 
 
-def letters_replayed(topic: str, places: Sequence[str]) -> Replayed:
-    """The result of `penstock dead-letters replay TOPIC` for some places, PARTITION:OFFSET.
+def letters_replayed(topic: str, places: Sequence[str], *, dry: bool = False) -> Replayed:
+    """The result of `penstock dead-letters replay TOPIC` for some places, PARTITION:OFFSET; of a dry run, what it would
+    be.
 
     Raises:
         CommandError: The command fails.
     """
-    command = ("dead-letters", "replay", topic, *_places(places), "--json")
+    command = ("dead-letters", "replay", topic, *_places(places), *(["--dry-run"] if dry else []), "--json")
     done = _run(command, REPLAY_TIMEOUT, {}, "replay again: records that were sent are not sent twice")
     try:
         results: list[dict[str, Any]] = orjson.loads(done.stdout)
     except ValueError:
         raise _failed(command, done) from None
-    outcomes = ["sent" if one["sent"] else "replayed before" if one["done"] else "refused" for one in results]
+    outcomes = [
+        "refused" if one["refused"] else "discarded before" if one["discarded"] else "replayed before" if one["done"]
+        else "would be sent" if dry else "sent" for one in results
+    ]  # fmt: skip
     refused = [{"place": one["place"], "said": one["refused"][:SHOWN]} for one in results if one["refused"]]
     return Replayed(dict(Counter(outcomes)), refused[:LIMIT])
 

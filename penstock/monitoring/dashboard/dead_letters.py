@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -13,6 +13,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.client import END_WAIT_MS, assign, client_config, unreachable
+from penstock.kafka.dead_letters import dead_letter_of
+from penstock.kafka.replay import end_of, replay_keys
 from penstock.logs import printable
 from penstock.model.topic import DEAD_LETTERS, Topic
 
@@ -57,6 +59,7 @@ class DeadLetterView:
         stream: whose it is.
         replayed_by: what an action replays it by: `letters` of its topic, or `sink`; None if it cannot be replayed.
         place: of the record that it came from, PARTITION:OFFSET; empty if it cannot be replayed.
+        ended: whether it was replayed or discarded; empty if neither.
     """
 
     topic: str
@@ -72,6 +75,7 @@ class DeadLetterView:
     stream: str = ""
     replayed_by: ReplayedBy | None = None
     place: str = ""
+    ended: Literal["", "replayed", "discarded"] = ""
 
 
 @dataclass
@@ -116,8 +120,17 @@ def read_newest(bootstrap: str, stream: str, topics: Iterable[str], limit: int =
     return sorted(letters, key=_time, reverse=True)[:limit]
 
 
-def read_reasons(bootstrap: str, topics: Iterable[str], stream: str = "") -> list[ReasonView]:
-    """The newest letters in some topics by stream, topic and reason, the newest first. Missing topics are skipped.
+@dataclass(frozen=True)
+class Reasons:
+    """Dead letters by reason. ended: how many of those that were read were replayed or discarded."""
+
+    reasons: list[ReasonView]
+    ended: int
+
+
+def read_reasons(bootstrap: str, topics: Iterable[str], stream: str = "") -> Reasons:
+    """The newest letters in some topics by stream, topic and reason, the newest first, without those that were replayed
+    or discarded. Missing topics are skipped.
 
     Args:
         bootstrap: the brokers.
@@ -129,8 +142,12 @@ def read_reasons(bootstrap: str, topics: Iterable[str], stream: str = "") -> lis
     """
     reasons: dict[tuple[str, str, str, str], ReasonView] = {}
     places: dict[tuple[str, str, str, str], list[tuple[int, str]]] = {}
+    ended = 0
     for letter in _newest(bootstrap, topics):
         if stream not in ("", letter.stream):
+            continue
+        if letter.ended:
+            ended += 1
             continue
         reason = letter.reason.partition(": ")[0][:REASON]
         name = letter.stream if letter.replayed_by == "sink" else letter.topic
@@ -145,7 +162,7 @@ def read_reasons(bootstrap: str, topics: Iterable[str], stream: str = "") -> lis
     for group, of_reason in places.items():
         newest_first = (place for _, place in sorted(of_reason, reverse=True))
         reasons[group].places = list(dict.fromkeys(newest_first))[:PLACES]
-    return sorted(reasons.values(), key=lambda one: one.newest_at, reverse=True)[:REASONS]
+    return Reasons(sorted(reasons.values(), key=lambda one: one.newest_at, reverse=True)[:REASONS], ended)
 
 
 def _time(letter: DeadLetterView) -> tuple[int, int]:
@@ -171,14 +188,15 @@ def _newest(bootstrap: str, topics: Iterable[str]) -> Iterator[DeadLetterView]:
     )
     try:
         at = [TopicPartition(t, p) for t in dict.fromkeys(topics) if t in counts for p in range(counts[t])]
-        yield from _read(consumer, at[:PARTITIONS])
+        noted = replay_keys(consumer, bootstrap) if at else set()
+        yield from _read(consumer, at[:PARTITIONS], noted)
     except KafkaException as e:
         raise unreachable(bootstrap, e.args[0]) from e
     finally:
         consumer.close()
 
 
-def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[DeadLetterView]:
+def _read(consumer: Consumer, at: list[TopicPartition], noted: Collection[bytes]) -> Iterator[DeadLetterView]:
     """The last records of some partitions."""
     if not at:
         return
@@ -193,14 +211,14 @@ def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[DeadLetterVi
         if message is None:
             return
         if (error := message.error()) is None:
-            yield _letter(message)
+            yield _letter(message, noted)
         elif error.code() == KafkaError._PARTITION_EOF:
             open_ -= 1
         else:
             raise BrokerError("a topic of dead letters cannot be read", got=error)
 
 
-def _letter(message: Message) -> DeadLetterView:
+def _letter(message: Message, noted: Collection[bytes]) -> DeadLetterView:
     raw_headers = dict(message.headers() or ())
     headers = {
         name: content.decode(errors="replace") for name, content in raw_headers.items() if isinstance(content, bytes)
@@ -222,6 +240,7 @@ def _letter(message: Message) -> DeadLetterView:
         printable(headers.get("penstock.stream", ""))[:WIDTH],
         replay.by if replay else None,
         replay.place if replay else "",
+        end_of(dead_letter_of(message), noted),
     )
 
 

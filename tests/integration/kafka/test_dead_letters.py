@@ -16,13 +16,15 @@ from typer.testing import CliRunner
 
 from penstock.catalog import build
 from penstock.cli import app, dead_letters
+from penstock.control import Control
 from penstock.devstack.servers.kafka import Broker
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka import admin as kafka_admin
 from penstock.kafka import replay as replays
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.dead_letters import DeadLetter, open_consumer, read_range
 from penstock.kafka.dead_letters import read_dead_letters as read_letters
+from penstock.kafka.discard import discard
 from penstock.kafka.limits import ProducerRecord, SizeLimit
 from penstock.kafka.record_lookup import newest_records
 from penstock.kafka.replay import REPLAYS, Replay, replay
@@ -219,6 +221,43 @@ def test_a_replay_that_is_killed_half_way_goes_on_behind_it(bootstrap: str, monk
     assert sorted(value or "" for _, value, _ in of_sales(bootstrap)) == [f"record {n}" for n in range(5)]
 
 
+def test_what_is_discarded_is_not_sent_and_what_was_sent_is_not_discarded(bootstrap: str) -> None:
+    put_aside(bootstrap, ("a", 0, 1, "one"), ("a", 0, 2, "two"), ("a", 0, 2, "two"), ("a", 0, 3, "three"))
+    one, two, _, three = letters(bootstrap)
+    assert [said.ended for said in discard([two], bootstrap, dry=True)] == [""]
+    assert [said.ended for said in discard([two, two], bootstrap)] == [""]
+    assert [said.ended for said in discard([two], bootstrap)] == ["discarded"]
+    again = {str(said.letter.origin): said for said in sent_again(bootstrap)}
+    assert (again["sales[0]@2"].discarded, again["sales[0]@2"].record) == (True, None)
+    assert [place for _, _, place in of_sales(bootstrap)] == ["sales[0]@1", "sales[0]@3"]
+    assert [said.ended for said in discard([one, two, three], bootstrap)] == ["replayed", "discarded", "replayed"]
+
+
+def test_a_letter_is_discarded_for_its_stream_alone(bootstrap: str) -> None:
+    """Another stream may have the same record; to send it again would give it to the first one too."""
+    put_aside(bootstrap, ("a", 0, 1, "one"), ("b", 0, 1, "one"))
+    [of_a] = [letter for letter in letters(bootstrap) if letter.stream == "a"]
+    discard([of_a], bootstrap)
+    results = sent_again(bootstrap, "ab")
+    assert sorted((said.letter.stream, said.discarded) for said in results) == [("a", True), ("b", False)]
+    [refused] = [said.refusal for said in results if not said.discarded]
+    assert refused.startswith("it would be read twice by a")
+    assert not [said.refusal for said in sent_again(bootstrap, "ab", ["a"]) if said.refusal]
+    assert [value for _, value, _ in of_sales(bootstrap)] == ["one"]
+    # A reset counts what was sent, and not what was discarded.
+    assert replays.replayed_records(bootstrap) == {(of_a.origin, "")}
+
+
+def test_a_discard_shuts_out_a_replay_that_still_runs(bootstrap: str) -> None:
+    put_aside(bootstrap, ("a", 0, 1, "one"))
+    running = [replays.letter_replays(bootstrap), replays.sink_replays("a", bootstrap)]
+    assert [said.ended for said in discard(letters(bootstrap), bootstrap)] == [""]
+    for writer in running:
+        with pytest.raises(LeaseLost):
+            writer.commit([ProducerRecord(REPLAYS.name, b"late", b"{}")], b"{}")
+        writer.close()
+
+
 def transform(sales: DataFrame) -> DataFrame:
     return sales
 
@@ -247,7 +286,10 @@ def test_a_partition_without_a_leader_is_an_error(bootstrap: str, monkeypatch: p
         newest_records([SALES.name], 5, bootstrap)
 
 
-def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_tells_sends_and_discards(
+    bootstrap: str, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "connect", lambda: control)
     given = Input(SALES, schema="n BIGINT NOT NULL, timestamp TIMESTAMP NOT NULL")
     made = build([Stream("a", "tests", {"sales": given}, transform, TopicOutput(Topic("out"), value="n"), Stateless())])
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
@@ -281,3 +323,15 @@ def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.Mo
     # The other one is of a stream that is no more: stream a has taken it.
     assert "sales[0]@4 is refused: it would be read twice by a" in told("replay", DEAD.name, code=1)
     assert [place for _, _, place in of_sales(bootstrap)] == ["sales[0]@3"]
+    assert "no dead letters are chosen" in told("discard", DEAD.name, code=1)
+    chosen = ("discard", DEAD.name, "--stream", "gone", "--reason", "no")
+    assert "1 dead letters would be discarded" in told(*chosen, "--dry-run")
+    assert "Aborted" in told(*chosen, code=1)
+    assert control.actions(1) == []
+    assert "1 dead letters were discarded; 0 were discarded and 0 replayed" in told(*chosen, "--yes", "--note", "test")
+    [action] = control.actions(9)
+    assert (action["verb"], action["target"]) == ("discard", DEAD.name)
+    assert action["detail"] == "test; 1 dead letters; of gone; reason no"
+    assert "0 dead letters were discarded; 1 were discarded and 1 replayed" in told("discard", DEAD.name, "--all", "-y")
+    assert len(control.actions(9)) == 1
+    assert "0 records were sent; 1 were replayed before, 1 discarded." in told("replay", DEAD.name)

@@ -11,6 +11,10 @@ import { Filters, Pager, Replaced, empty, scrolled, table } from "../rows.js";
 const COLUMNS = ["Stream", "*Dead", "*Last hour", "*Late", "*Last hour", ""];
 const HINTS = { Dead: "Records that could not be processed, since the first start", Late: "Rows that arrived after their window was closed, since the first start" };
 
+const none = () => marked(
+  "No stream has dead letters or late records. A record that cannot be decoded or computed, a row that a store refuses, and a record whose window is closed would be here, with its reason, to be replayed after a fix or discarded: see docs/operations.md, *Dead letters*.",
+);
+
 const example = (one) =>
   h("li", {}, h("span", { class: "muted" }, `from ${one.source}, ${f.bytes(one.size)}`), one.key == null ? null : h("div", {}, h("span", { class: "muted" }, "key "), h("code", {}, one.key)), h("pre", { class: "error", tabindex: "0" }, one.value ?? "no value: a tombstone"));
 
@@ -45,7 +49,7 @@ export class DeadLettersView {
     const { streams, viewer, total } = data;
     this.viewer = viewer;
     this.list.show([streams, viewer.may_operate], () =>
-      streams.length ? table("list letters", COLUMNS, streams.map((one) => this.row(one)), HINTS) : empty(total ? "No stream matches." : "No stream has dead letters or late records."),
+      streams.length ? table("list letters", COLUMNS, streams.map((one) => this.row(one)), HINTS) : total ? empty("No stream matches.") : empty(...none()),
     );
     this.filters.show(data, query);
     this.pager.show(data, query);
@@ -75,8 +79,9 @@ export class DeadLettersView {
     this.groups.replaceChildren(h("p", { class: "muted" }, "Reading the topics of dead letters …"));
     let nodes;
     try {
-      const { reasons, read } = await api.reasons(stream);
-      nodes = reasons.length ? reasons.map((group) => this.group(group)) : [empty("There are no dead letters in the part of the topics that was read.")];
+      const { reasons, read, ended } = await api.reasons(stream);
+      const settled = ended ? ` ${f.plural(ended, "dead letter")} ${ended === 1 ? "was" : "were"} replayed or discarded.` : "";
+      nodes = reasons.length ? reasons.map((group) => this.group(group)) : [empty(`Nothing is left to do in the part of the topics that was read.${settled}`)];
       nodes.push(h("p", { class: "muted" }, ...marked(`The newest ${f.exact(read)} records of each partition were read; \`penstock dead-letters\` lists all.`)));
     } catch (error) {
       if (!(error instanceof api.Failure)) throw error;
@@ -88,7 +93,8 @@ export class DeadLettersView {
   group(group) {
     const { stream, topic, reason, count, newest_at: newest, oldest_at: oldest, examples, places } = group;
     const replay = h("button", { type: "button", "aria-label": `Replay ${f.plural(places.length, "dead letter")} of ${stream}: ${reason}`, hidden: !places.length, onclick: () => this.replay(group) }, "Replay …");
-    this.guard(replay, this.viewer);
+    const discard = h("button", { type: "button", "aria-label": `Discard ${f.plural(places.length, "dead letter")} of ${stream}: ${reason}`, hidden: !places.length, onclick: () => this.discard(group) }, "Discard …");
+    for (const button of [replay, discard]) this.guard(button, this.viewer);
     const now = Date.now();
     return h(
       "article",
@@ -96,7 +102,7 @@ export class DeadLettersView {
       h("h4", {}, reason || "no reason given"),
       h("p", { class: "muted" }, `${f.plural(count, "dead letter")} of `, h("a", linkTo(["streams", stream]), stream), ` in ${topic}, ${f.moment(oldest, now)} to ${f.moment(newest, now)}`),
       h("details", {}, h("summary", {}, f.plural(examples.length, "example")), h("ul", {}, ...examples.map(example))),
-      replay,
+      h("div", { class: "buttons" }, replay, discard),
     );
   }
 
@@ -106,8 +112,23 @@ export class DeadLettersView {
       message: `Their reason: ${reason}. ${kind === "sink" ? "Each goes through the statement to the store once more." : "Each is written to its topic once more, where the stream reads it."} What still cannot be processed becomes a dead letter again.`,
       label: "Replay",
       action: { verb: "replay", kind, name, places },
+      dryRun: kind === "letters" ? "asked" : null,
       done: () => {
         this.acted(`Replay of ${f.plural(places.length, "dead letter")} of ${stream} has ended.`);
+        this.read();
+      },
+    });
+  }
+
+  discard({ stream, topic, reason, places }) {
+    ask({
+      title: `Discard ${f.plural(places.length, "dead letter")} of ${stream}?`,
+      message: `Their reason: ${reason}. They are noted as needing nothing any more, and no replay takes them.`,
+      label: "Discard",
+      action: { verb: "discard", kind: "letters", name: topic, stream, places },
+      dryRun: "at once",
+      done: ({ counts }) => {
+        this.acted(`${f.plural(counts.discarded ?? 0, "dead letter")} of ${stream} ${counts.discarded === 1 ? "is" : "are"} discarded.`);
         this.read();
       },
     });

@@ -1,0 +1,70 @@
+"""Discards dead letters: notes where replays are noted that a letter needs nothing any more.
+
+A letter is replayed or discarded, never both: a discard shuts out the replays that could be running, and then discards
+only what none of them has written. The letter itself stays in its topic, which expires it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.kafka.admin import ensure_topics
+from penstock.kafka.dead_letters import DeadLetter, open_consumer
+from penstock.kafka.limits import ProducerRecord
+from penstock.kafka.replay import (
+    RECORDS_PER_TRANSACTION,
+    REPLAYS,
+    discard_key,
+    end_of,
+    letter_replays,
+    replay_keys,
+    sink_replays,
+)
+
+
+@dataclass(frozen=True)
+class Discard:
+    """The result for one dead letter. ended: what had happened to it before; empty if it is discarded now."""
+
+    letter: DeadLetter
+    ended: Literal["", "replayed", "discarded"] = ""
+
+
+def discard(chosen: Collection[DeadLetter], bootstrap: str, *, dry: bool = False) -> list[Discard]:
+    """Discards dead letters.
+
+    Args:
+        chosen: the dead letters.
+        bootstrap: the brokers.
+        dry: write nothing.
+
+    Returns:
+        One result for each letter; letters of the same stream, record and content are one.
+    """
+    letters = {discard_key(letter): letter for letter in chosen}
+    if not letters:
+        return []
+    if dry:
+        return _results(letters, bootstrap)
+    ensure_topics([REPLAYS], bootstrap)
+    with ExitStack() as open_writers:
+        # Each fences a replay that is still running, of the topics and of each stream as a sink.
+        writer = open_writers.enter_context(closing(letter_replays(bootstrap)))
+        for stream in sorted({letter.stream for letter in letters.values()}):
+            open_writers.enter_context(closing(sink_replays(stream, bootstrap)))
+        results = _results(letters, bootstrap)
+        keys = [discard_key(one.letter) for one in results if not one.ended]
+        for start in range(0, len(keys), RECORDS_PER_TRANSACTION):
+            chunk = keys[start : start + RECORDS_PER_TRANSACTION]
+            writer.commit([ProducerRecord(REPLAYS.name, key, b"{}") for key in chunk], b"{}")
+    return results
+
+
+def _results(letters: dict[bytes, DeadLetter], bootstrap: str) -> list[Discard]:
+    with open_consumer(bootstrap) as reader:
+        noted = replay_keys(reader, bootstrap)
+    ordered = sorted(letters.values(), key=lambda letter: (letter.origin or ("", 0, 0), letter.stream, letter.offset))
+    return [Discard(letter, end_of(letter, noted)) for letter in ordered]
