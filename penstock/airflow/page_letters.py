@@ -1,4 +1,4 @@
-"""Routes of the operator page about dead letters and late records. They are data, which not every viewer may see."""
+"""Routes of the operator page about records, dead letters and late ones: data, which not every viewer may see."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from fastapi.responses import JSONResponse
 
 from penstock.airflow.page_requests import Action
@@ -56,8 +56,8 @@ def get_reasons(look: PageLook, stream: Name = "") -> Response:
     else:
         topics = letter_answers.letter_topics(look.data)
     with limited(letter_reads), _broker():
-        found = dead_letters.read_reasons(settings().bootstrap, topics, stream)
-    return look.answer({**vars(found), "read": dead_letters.BACK})
+        by_reason = dead_letters.read_reasons(settings().bootstrap, topics, stream)
+    return look.answer({**vars(by_reason), "read": dead_letters.BACK})
 
 
 @router.get("/api/letters", dependencies=[Depends(may_operate)])
@@ -70,6 +70,19 @@ def get_letters(stream: Name, kind: dead_letters.Kind) -> JSONResponse:
     with limited(letter_reads), _broker():
         letters = dead_letters.read_newest(settings().bootstrap, stream, topics)
     return JSONResponse({"letters": [asdict(letter) for letter in letters]})
+
+
+@router.get("/api/records", dependencies=[Depends(may_operate)])
+def get_records(
+    stream: Name, topic: Annotated[str, Query(max_length=249)] = "", key: Annotated[str, Query(max_length=1000)] = ""
+) -> JSONResponse:
+    """The newest records of an output topic of a stream, by default of the first, or those of a key."""
+    declared = page_data.read().declared(stream)
+    topics = [node["name"] for node in declared["writes"] if node["kind"] == "topic"] if declared else []
+    if not topics or (topic and topic not in topics):
+        raise HTTPException(404, "no stream of this name that writes this topic is declared")
+    with limited(letter_reads), _broker():
+        return JSONResponse(asdict(records.read_records(settings().bootstrap, topic or topics[0], key or None)))
 
 
 @contextmanager

@@ -25,8 +25,8 @@ READ = [
     "", "static/x/page.js", "api/texts", "api/overview", "api/streams", "api/streams/bundles",
     "api/streams/order-minutes/source", "api/captures", "api/sinks", "api/backfills", "api/replacements",
     "api/archives", "api/views", "api/activity", "api/history", "api/dead-letters", "api/dead-letters/reasons",
-    "api/letters", "api/log", "api/releases", "api/changes", "api/changed", "api/catalog", "api/differences",
-    "api/explain", "api/preview", "api/panels/fleet", "api/panels/fleet/cards",
+    "api/letters", "api/records", "api/log", "api/releases", "api/changes", "api/changed", "api/catalog",
+    "api/differences", "api/explain", "api/preview", "api/panels/fleet", "api/panels/fleet/cards",
 ]  # fmt: skip
 ACT, RELEASE, REPLACEMENT = "api/actions", "api/releases", "api/replacements"
 WAYS = {("get", path) for path in READ} | {("post", path) for path in (ACT, RELEASE, REPLACEMENT)}
@@ -42,6 +42,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "api/dead-letters/reasons": {"stream": "bundles"},
     "api/history": {"stream": "", "span": "6h", "names": "bundles"},
     "api/letters": {"stream": "bundles", "kind": "dead"},
+    "api/records": {"stream": "nobody", "topic": "order-minutes", "key": "k"},
     "api/log": {"app": "metrics"},
     "api/releases": {"app": "metrics"},
     "api/differences": {"replacement": "0" * 32},
@@ -51,7 +52,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "api/panels/fleet/cards": {"key": "agent-1"},
 }
 # What QUERIES names there does not exist, as to answer would take a JVM, or a replacement.
-ABSENT = {"api/differences", "api/preview"}
+ABSENT = {"api/differences", "api/preview", "api/records"}
 METHODS = ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "GET", "POST"]
 ACTIONS: list[dict[str, Any]] = [
     {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"},

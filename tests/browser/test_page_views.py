@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import httpx
 import pytest
-from confluent_kafka import Producer
 
 from penstock.control import Control
 from penstock.devstack.servers.kafka import Broker
-from penstock.kafka.admin import ensure_topics
-from penstock.streams import Topic
+from tests.browser.letters import send_letters
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.browser
@@ -100,17 +96,6 @@ def test_the_log_of_actions_is_searched(vera: httpx.Client) -> None:
     assert not any("supervise/" in actor for actor in found["actors"])
     last = found["actions"][0]["id"]
     assert vera.get("/penstock/api/activity", params={"actor": "tomas", "before": last}).json()["actions"] == []
-
-
-def send_letters(bootstrap: str, topic: str, stream: str, reasons: Sequence[str]) -> None:
-    """Dead letters of records of `orders`, whose offsets are the numbers of the reasons."""
-    ensure_topics([Topic(topic, partitions=1), Topic("orders", partitions=1)], bootstrap)
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    for n, reason in enumerate(reasons):
-        of = {"topic": "orders", "partition": "0", "offset": str(n), "stream": stream, "reason": reason}
-        headers: list[tuple[str, str | bytes | None]] = [(f"penstock.{name}", value) for name, value in of.items()]
-        producer.produce(topic, f"v{n}", key="k", partition=0, headers=headers, timestamp=1_000 + n)
-    assert producer.flush(30) == 0
 
 
 def test_dead_letters_are_grouped_by_reason_and_chosen_ones_replayed(

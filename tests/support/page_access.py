@@ -36,6 +36,7 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("GET", "/api/letters"): "operate",
     ("GET", "/api/dead-letters/reasons"): "operate",
     ("GET", "/api/streams/{name}/source"): "operate",
+    ("GET", "/api/records"): "operate",
     ("GET", "/api/log"): "operate",
     ("GET", "/api/changes"): "operate",
     ("GET", "/api/explain"): "operate",
@@ -49,6 +50,7 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
 QUERIES = {
     "/api/letters": {"stream": "bundles", "kind": "dead"},
     "/api/log": {"app": "metrics"},
+    "/api/records": {"stream": "order-minutes"},
     "/api/releases": {"app": "metrics"},
     "/api/changes": {"app": "metrics", "before": "0"},
     "/api/differences": {"replacement": "nosuch"},

@@ -78,6 +78,7 @@ export const streamHistory = (stream, span) => call(`history?${named({ stream, s
 export const catalog = kept(() => call("catalog", { timeout: DECLARED_MS }), CATALOG_MS);
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { timeout: 30000 });
 export const panel = (name) => call(`panels/${name}`, { timeout: DECLARED_MS });
+export const records = (stream, topic, key) => call(`records?${named({ stream, topic, key })}`, { timeout: 30000 });
 export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { timeout: DECLARED_MS });
 export const explain = (sink) => call(`explain?${named({ sink })}`, { timeout: JVM_MS });
 export const preview = (stream) => call(`preview?${named({ stream })}`, { timeout: JVM_MS });

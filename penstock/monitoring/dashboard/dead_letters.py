@@ -233,8 +233,8 @@ def _letter(message: Message, noted: Collection[bytes]) -> DeadLetterView:
         message.timestamp()[1],
         _place(headers),
         _reason(headers),
-        _text(message.key()),
-        _text(value),
+        shown_text(message.key()),
+        shown_text(value),
         len(value or b""),
         replay.command if replay else "",
         printable(headers.get("penstock.stream", ""))[:WIDTH],
@@ -270,7 +270,8 @@ def _reason(headers: Mapping[str, str]) -> str:
     return printable(headers.get("penstock.reason", ""))[:WIDTH]
 
 
-def _text(content: bytes | str | None) -> str | None:
+def shown_text(content: bytes | str | None) -> str | None:
+    """A key or value as a text, cut; bytes that are no text, and control characters, are escaped."""
     if content is None:
         return None
     text = content if isinstance(content, str) else content[: 4 * WIDTH].decode(errors="backslashreplace")

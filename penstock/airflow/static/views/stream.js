@@ -32,6 +32,7 @@ export class StreamView {
       dialogButton("Try it", `Try ${name}`, () => showPreview(name)),
       dialogButton("Log", `Log of the driver of ${name}`, () => showLog(app())),
     ];
+    this.records = dialogButton("Records", `Records of ${name}`, () => showRecords(name, this.outputs));
     this.replace = dagLink("replace_stream", "Replace …", `Replace ${name}, in Airflow`);
     this.charts = new StreamCharts(name);
     this.facts = new Replaced(h("dl", { class: "facts" }));
@@ -51,7 +52,7 @@ export class StreamView {
     this.node = h(
       "div",
       { class: "detail", hidden: true },
-      h("div", { class: "head" }, this.state.node, this.about, h("div", { class: "buttons" }, this.start, this.goOn, ...this.buttons, this.replace)),
+      h("div", { class: "head" }, this.state.node, this.about, h("div", { class: "buttons" }, this.start, this.goOn, this.records, ...this.buttons, this.replace)),
       this.failure,
       this.charts.node,
       h("div", { class: "thirds" }, part("Figures", this.facts.node), part("Reads from", this.reads.node), part("Is read by", this.feeds.node, graph)),
@@ -87,7 +88,9 @@ export class StreamView {
     text(this.start, stream.desired === "on" ? "Stop" : "Start");
     attr(this.start, "aria-label", `${stream.desired === "on" ? "Stop" : "Start"} ${this.name}`);
     attr(this.goOn, "hidden", !isBlockedByLoss(stream));
-    for (const button of [this.start, this.goOn, ...this.buttons]) this.guard(button, viewer);
+    this.outputs = (declared?.writes ?? []).filter(({ kind }) => kind === "topic").map((topic) => topic.name);
+    attr(this.records, "hidden", !this.outputs.length);
+    for (const button of [this.start, this.goOn, this.records, ...this.buttons]) this.guard(button, viewer);
     attr(this.replace, "hidden", !viewer.may_release || !stream.replaceable);
     this.showFacts(stream, declared);
     this.reads.show(data.reads_from, () => (data.reads_from.length ? data.reads_from.map(listed) : h("li", { class: "muted" }, declared ? "nothing that is declared" : "not known: it is not declared on the disk")));
