@@ -51,6 +51,12 @@ def get_texts() -> JSONResponse:
     return JSONResponse(TEXTS)
 
 
+@router.get("/api/lags")
+def get_lags(look: PageLook) -> Response:
+    """By stream and topic that it reads, records that are not read yet; of those that have any."""
+    return look.answer({"lags": streams.lags(look.data)})
+
+
 @router.get("/api/overview")
 def get_overview(look: PageLook) -> Response:
     """What needs a person, and totals; see penstock.monitoring.dashboard.answers.summary."""

@@ -108,6 +108,42 @@ def test_a_picked_name_is_marked_with_upstream_and_downstream(visit: Visit) -> N
     assert view.troubles == []
 
 
+def test_a_name_that_is_searched_is_shown_large_enough_to_read(visit: Visit) -> None:
+    view = visit(at="catalog", width=800)
+    search = view.frame.get_by_role("combobox", name="Name to mark")
+    search.fill("minutes-by")
+    search.press("Enter")
+    view.page.wait_for_url("**/plugin/penstock#/catalog/minutes-by-shop")
+    expect(row(view, "minutes-by-shop").get_by_role("button")).to_have_attribute("aria-pressed", "true")
+    picked = node(view, "view", "minutes-by-shop")
+    expect(picked).to_be_in_viewport(ratio=1)
+    scale = "text => text.getBoundingClientRect().height / text.getBBox().height"
+    assert picked.locator("text").first.evaluate(scale) >= 0.99
+    search.fill("nothing like it")
+    search.press("Enter")
+    expect(view.frame.locator(".filters [role=status]")).to_have_text("Nothing is named like nothing like it.")
+    search.fill("shops")
+    view.page.wait_for_url("**/plugin/penstock#/catalog/shops")
+    view.frame.get_by_role("button", name="Fit into the frame").click()
+    assert view.troubles == []
+
+
+def test_lines_have_the_lag_of_what_reads(visit: Visit) -> None:
+    lags = {"shop-points": {"shops": 1_234}, "order-minutes": {"orders": 5}}
+    view = visit(
+        at="catalog",
+        before=lambda page: page.route(
+            "**/api/lags",
+            lambda route: route.fulfill(response=(answer := route.fetch()), json=answer.json() | {"lags": lags}),
+        ),
+    )
+    expect(view.frame.locator("#catalog-graph .lag:not(:empty)")).to_have_count(2)
+    drawn = view.frame.locator("#catalog-graph .lag", has_text="1.23k")
+    assert drawn.evaluate("text => text.getBBox().x > 0")
+    expect(drawn.locator("title")).to_have_text("1,234 records of shops that shop-points has not read")
+    assert view.troubles == []
+
+
 def test_invalid_declarations_are_reported(visit: Visit, server: Server) -> None:
     broken = server.project / "jobs" / "shop" / "broken.py"
     broken.write_text("nothing.of_the_kind\n")

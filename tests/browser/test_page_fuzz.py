@@ -22,7 +22,7 @@ from tests.support.random_cases import tries
 pytestmark = pytest.mark.browser
 TRIES = tries(300)
 READ = [
-    "", "static/x/page.js", "api/texts", "api/overview", "api/streams", "api/streams/bundles",
+    "", "static/x/page.js", "api/texts", "api/lags", "api/overview", "api/streams", "api/streams/bundles",
     "api/streams/order-minutes/source", "api/captures", "api/sinks", "api/backfills", "api/replacements",
     "api/archives", "api/views", "api/activity", "api/history", "api/dead-letters", "api/dead-letters/reasons",
     "api/letters", "api/records", "api/log", "api/releases", "api/changes", "api/changed", "api/catalog",
@@ -58,7 +58,6 @@ ACTIONS: list[dict[str, Any]] = [
     {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"},
     {"verb": "poll", "kind": "capture", "name": "tests", "note": "tried"},
     {"verb": "replay", "kind": "letters", "name": "nothing-dead-letter", "places": ["0:1"], "note": "tried"},
-    {"app": "nobody", "to": "1", "note": "tried"},
     {
         "verb": "discard",
         "kind": "letters",
@@ -67,6 +66,7 @@ ACTIONS: list[dict[str, Any]] = [
         "places": ["0:1"],
         "dry": True,
     },
+    {"app": "nobody", "to": "1", "note": "tried"},
     {"verb": "cut", "replacement": "0" * 32, "note": "tried"},
 ]
 WORDS: list[Any] = [

@@ -15,6 +15,7 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     # Not public, though the files hold no data: a login page of its own would be needed for nothing else.
     ("GET", "/static/{version}/{name:path}"): "view",
     ("GET", "/api/texts"): "view",
+    ("GET", "/api/lags"): "view",
     ("GET", "/api/overview"): "view",
     ("GET", "/api/streams"): "view",
     ("GET", "/api/streams/{name}"): "view",
@@ -35,8 +36,8 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("GET", "/api/panels/{name}/cards"): "operate",
     ("GET", "/api/letters"): "operate",
     ("GET", "/api/dead-letters/reasons"): "operate",
-    ("GET", "/api/streams/{name}/source"): "operate",
     ("GET", "/api/records"): "operate",
+    ("GET", "/api/streams/{name}/source"): "operate",
     ("GET", "/api/log"): "operate",
     ("GET", "/api/changes"): "operate",
     ("GET", "/api/explain"): "operate",
@@ -49,8 +50,8 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
 # Queries with which a permitted request is answered by the route itself.
 QUERIES = {
     "/api/letters": {"stream": "bundles", "kind": "dead"},
-    "/api/log": {"app": "metrics"},
     "/api/records": {"stream": "order-minutes"},
+    "/api/log": {"app": "metrics"},
     "/api/releases": {"app": "metrics"},
     "/api/changes": {"app": "metrics", "before": "0"},
     "/api/differences": {"replacement": "nosuch"},

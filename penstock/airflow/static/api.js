@@ -58,6 +58,7 @@ const named = (values) => new URLSearchParams(Object.entries(values).filter(([, 
 // Of a view: its rows by the query of the address.
 const rows = (path, query, options) => call([path, named(query)].filter(Boolean).join("?"), options);
 export const texts = () => call("texts");
+export const lags = () => call("lags");
 export const overview = () => call("overview");
 export const streams = ({ q, app, state, sort, page }) => rows("streams", { q, app, state, sort, page });
 export const stream = (name) => call(`streams/${encodeURIComponent(name)}`);
@@ -77,8 +78,8 @@ export const streamHistory = (stream, span) => call(`history?${named({ stream, s
 // Declarations change seldom.
 export const catalog = kept(() => call("catalog", { timeout: DECLARED_MS }), CATALOG_MS);
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { timeout: 30000 });
-export const panel = (name) => call(`panels/${name}`, { timeout: DECLARED_MS });
 export const records = (stream, topic, key) => call(`records?${named({ stream, topic, key })}`, { timeout: 30000 });
+export const panel = (name) => call(`panels/${name}`, { timeout: DECLARED_MS });
 export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { timeout: DECLARED_MS });
 export const explain = (sink) => call(`explain?${named({ sink })}`, { timeout: JVM_MS });
 export const preview = (stream) => call(`preview?${named({ stream })}`, { timeout: JVM_MS });

@@ -1,5 +1,6 @@
 // The graph of declarations, from left to right. The server computes column and row of each node.
 import { h, svg } from "./dom.js";
+import * as f from "./format.js";
 
 const ROW = 44;
 const BOX = 34;
@@ -9,6 +10,9 @@ const SIDE = 28; // room for a line that leads back to the first column
 const LANE = 10;
 const HEAD = 5; // of an arrow
 const LETTERS = 30;
+const MOST = 4; // the largest scale, and that up to which what is picked is enlarged
+const READABLE = 1.25;
+const READERS = new Set(["stream", "sink", "archive", "view"]);
 const LETTER = 6.7; // px, a little more than the mean letter of 12 px
 
 const short = (name) => (name.length > LETTERS ? `${name.slice(0, LETTERS - 1)}…` : name);
@@ -90,25 +94,71 @@ export class Graph {
     this.lines = edges.map((edge) =>
       svg("path", { class: edge.matches ? "edge matches" : "edge", d: way(edge), "marker-end": "url(#arrow)" }),
     );
+    this.lags = edges.map(() => svg("text", { class: "lag" }));
     this.boxes = nodes.map((node) => this.box(node, columns[node.column], runs));
-    this.width = width;
+    this.size = { width, height };
+    this.picked = null;
+    this.rects = nodes.map((node) => ({ ...columns[node.column], y: y(node.row) - BOX / 2 }));
     this.drawing = svg(
       "svg",
       { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${nodes.length} nodes and ${edges.length} edges; the list below says the same` },
       svg("defs", {}, arrow),
       ...this.lines,
+      ...this.lags,
       ...this.boxes,
     );
     this.host.replaceChildren(nodes.length ? this.drawing : h("p", { class: "empty" }, "Nothing is declared yet."));
   }
 
-  // factor: of the present size; 0 fits the width of the host.
+  // lags: by stream and topic, records that are not read yet; written on the lines by which they are read.
+  showLags(lags) {
+    this.edges.forEach((edge, n) => {
+      const [source, target] = [this.nodes[edge.source], this.nodes[edge.target]];
+      const of = lags[target.name];
+      // A pattern stands for all topics that the stream reads by it.
+      const lag = !READERS.has(target.kind) || !of ? 0 : source.kind === "pattern" ? Object.values(of).reduce((sum, one) => sum + one, 0) : (of[source.name] ?? 0);
+      const words = lag ? f.count(lag) : "";
+      const label = this.lags[n];
+      if ((label.firstChild?.data ?? "") === words) return;
+      label.replaceChildren();
+      if (!lag) return;
+      label.append(words, svg("title", {}, `${f.exact(lag)} records of ${source.name} that ${target.name} has not read`));
+      const { x, y: at } = this.lines[n].getPointAtLength(this.lines[n].getTotalLength() / 2);
+      for (const [name, value] of [["x", x], ["y", at - 3]]) label.setAttribute(name, value);
+    });
+  }
+
+  // factor: of the present size; 0 fits what is marked, or everything, into the frame.
   scale(factor) {
-    const present = this.drawing.getBoundingClientRect().width;
-    const wanted = factor ? present * factor : this.host.clientWidth;
-    const bounded = Math.min(Math.max(wanted, 200), 4 * this.width);
+    if (factor) this.zoom((this.drawing.getBoundingClientRect().width / this.size.width) * factor);
+    else this.fit();
+  }
+
+  // A scale of 1 shows the names in 12 px.
+  zoom(scale) {
     this.drawing.style.maxWidth = "none";
-    this.drawing.style.width = `${bounded}px`;
+    this.drawing.style.width = `${Math.min(Math.max(scale, 200 / this.size.width), MOST) * this.size.width}px`;
+  }
+
+  // Shows what is picked with its neighbourhood as large as the frame allows, but never too small to read: then it is in
+  // the middle, and the rest is reached by scrolling.
+  fit() {
+    const { host } = this;
+    if (!this.near?.length) {
+      this.zoom(host.clientWidth / this.size.width);
+      return;
+    }
+    const shown = this.near.map((n) => this.rects[n]);
+    const [left, right] = [Math.min(...shown.map(({ x }) => x)) - PAD, Math.max(...shown.map(({ x, width }) => x + width)) + PAD];
+    const [top, bottom] = [Math.min(...shown.map((rect) => rect.y)) - PAD, Math.max(...shown.map((rect) => rect.y)) + BOX + PAD];
+    const most = parseFloat(getComputedStyle(host).maxHeight) || host.clientHeight;
+    const wanted = Math.min(host.clientWidth / (right - left), most / (bottom - top));
+    const scale = Math.min(Math.max(wanted, 1), READABLE);
+    this.zoom(scale);
+    // In the middle: what is near, if it fits, else what is picked.
+    const own = this.rects[this.picked];
+    const middle = (from, to, room, fallback) => ((to - from) * scale <= room ? (from + to) / 2 : fallback) * scale - room / 2;
+    host.scrollTo({ left: middle(left, right, host.clientWidth, own.x + own.width / 2), top: middle(top, bottom, host.clientHeight, own.y + BOX / 2) });
   }
 
   box({ name, kind, row }, { x, width }, runs) {
@@ -136,11 +186,12 @@ export class Graph {
       box.classList.toggle("off", off(up.has(n) || down.has(n)));
       box.classList.toggle("picked", start.includes(n));
     });
-    this.lines.forEach((line, n) => line.classList.toggle("off", off(both(up, this.edges[n]) || both(down, this.edges[n]))));
-    if (start.length) {
-      const box = this.boxes[start[0]].querySelector("rect").getBoundingClientRect();
-      const own = this.host.getBoundingClientRect();
-      this.host.scrollBy({ left: box.left + box.width / 2 - own.left - own.width / 2, behavior: "smooth" });
-    }
+    this.edges.forEach((edge, n) => {
+      const away = off(both(up, edge) || both(down, edge));
+      for (const part of [this.lines[n], this.lags[n]]) part.classList.toggle("off", away);
+    });
+    this.picked = start[0] ?? null;
+    this.near = start.length ? this.nodes.flatMap((_, n) => (up.has(n) || down.has(n) ? [n] : [])) : [];
+    if (start.length) this.fit();
   }
 }

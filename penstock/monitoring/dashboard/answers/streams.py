@@ -67,6 +67,16 @@ def stream_list(
     }
 
 
+def lags(data: PageData) -> dict[str, dict[str, int]]:
+    """By stream and topic that it reads, records that are not read yet; of those that have any."""
+    by_stream = {
+        stream.name: {topic.name: topic.lag for topic in stream.topics if topic.lag}
+        for stream in data.streams.values()
+        if not stream.stale
+    }
+    return {name: of for name, of in by_stream.items() if of}
+
+
 def stream_details(data: PageData, control: Control, name: str) -> dict[str, Any] | None:
     """Everything about a stream; None if there is none of this name."""
     stream = data.streams.get(name)
