@@ -160,11 +160,12 @@ def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshot
         route.fulfill(response=answer, json=content | {"runs": [], "declared": declared})
 
     view.page.route("**/penstock/api/backfills*", without_runs)
-    expect(view.frame.locator("#runs")).to_have_text(re.compile("There are no runs yet. Start a backfill in Airflow"))
+    expect(view.frame.locator("#runs")).to_have_text("There are no runs yet. Start asks for the interval.")
     expect(replay).to_contain_text("never")
     view.page.unroute_all(behavior="ignoreErrors")
     assert view.troubles == []
-    view.frame.get_by_role("link", name="Start order-replay in Airflow").click()
+    view.frame.get_by_role("button", name="Start order-replay").click()
+    view.frame.get_by_role("link", name="The DAG of order-replay, in Airflow").click()
     view.page.wait_for_url("**/dags/backfill_order-replay")
 
 

@@ -1,6 +1,9 @@
 // Backfills: declarations, with a link to start a run, and the progress of runs.
 import * as api from "../api.js";
-import { attr, dagLink, h, text } from "../dom.js";
+import { kept } from "../api.js";
+import { queuedRuns, startBackfill } from "../backfill-form.js";
+import { dialogButton } from "../dialog.js";
+import { attr, h, marked, text } from "../dom.js";
 import * as f from "../format.js";
 import { Pager, Replaced, empty, pairs, scrolled, table } from "../rows.js";
 import { StateButton } from "../state.js";
@@ -16,7 +19,7 @@ const HINTS = {
   Verified: "Result of the comparison of source and target",
 };
 const NONE = "No backfills are declared: they write an archive or files into a topic, see docs/backfills.md.";
-const BEGIN = "There are no runs yet. Start a backfill in Airflow: the form of its DAG asks for the interval.";
+const BEGIN = "There are no runs yet. *Start* asks for the interval.";
 
 // Event time is shown in UTC, not in the viewer's time zone.
 const utc = (ms) => new Date(ms).toISOString().replace("T", " ").replace(/(:00)?\.000Z$|Z$/, "");
@@ -25,6 +28,9 @@ const interval = ({ begin, end }) => {
   if (begin == null) return `until ${utc(end)} UTC`;
   return end == null ? `since ${utc(begin)} UTC` : `${utc(begin)} to ${utc(end)} UTC`;
 };
+// Characters of a reason that are seen in a row.
+const SHORT = 80;
+const QUEUE_MS = 10000;
 const of = (done, all) => (all ? `${f.count(done)} of ${f.count(all)}` : f.count(done));
 const exactly = (done, all) => (all ? `${f.exact(done)} of ${f.exact(all)}` : f.exact(done));
 
@@ -33,6 +39,8 @@ class RunRow {
     this.name = h("span", { class: "v name" });
     this.what = h("span", { class: "s" });
     this.why = h("span", { class: "s why" });
+    this.whole = h("pre", { class: "error", tabindex: "0" });
+    this.error = h("details", { hidden: true }, h("summary", {}, "The whole reason"), this.whole);
     this.state = new StateButton(run, "Backfills");
     this.again = h("span", { class: "s" });
     this.bar = h("progress", { max: 1, "aria-label": `Progress of ${run}` });
@@ -42,7 +50,7 @@ class RunRow {
     this.node = h(
       "tr",
       { class: "run" },
-      h("th", { scope: "row" }, this.name, this.what, this.why),
+      h("th", { scope: "row" }, this.name, this.what, this.why, this.error),
       h("td", {}, this.state.node, this.again),
       ...Object.values(this.cells).map(({ cell }) => cell),
       this.verified,
@@ -57,6 +65,8 @@ class RunRow {
     attr(this.name, "title", run.run);
     text(this.why, run.why.split("\n", 1)[0]);
     attr(this.why, "title", run.why);
+    attr(this.error, "hidden", run.why.length <= SHORT && !run.why.includes("\n"));
+    text(this.whole, run.why);
     attr(this.node, "data-state", run.state);
     attr(this.node, "data-alarm", Boolean(run.alarm));
     this.state.show(run.state, run.why, { states, remedies });
@@ -80,9 +90,12 @@ class RunRow {
 }
 
 export class BackfillsView {
-  constructor() {
+  constructor({ acted }) {
+    this.acted = acted;
     this.shape = null;
     this.rows = new Map();
+    this.queue = kept(queuedRuns, QUEUE_MS);
+    this.queued = new Replaced(h("div", { id: "queued" }));
     const box = (id, label) => {
       const node = scrolled(label);
       node.id = id;
@@ -91,30 +104,41 @@ export class BackfillsView {
     this.declared = new Replaced(box("backfills", "Declared backfills"));
     this.place = box("runs", "Runs of backfills");
     this.pager = new Pager("backfills");
-    this.node = h("div", {}, this.declared.node, this.place, this.pager.node);
+    this.node = h("div", {}, this.declared.node, this.queued.node, this.place, this.pager.node);
   }
 
-  load(query) {
-    return api.backfills(query);
+  async load(query) {
+    const [data, queued] = await Promise.all([api.backfills(query), this.queue().catch((error) => error.message)]);
+    return { ...data, queued };
   }
 
   show(data, query) {
     this.showDeclared(data);
+    this.showQueued(data);
     const names = data.runs.map(({ run }) => run);
     attr(this.place, "hidden", !names.length && !data.declared.length);
     if (this.shape !== names.join("\n")) {
       this.shape = names.join("\n");
       this.rows = new Map(data.runs.map((run) => [run.run, this.rows.get(run.run) ?? new RunRow(run)]));
-      this.place.replaceChildren(names.length ? table("runs cards", COLUMNS, [...this.rows.values()].map((row) => row.node), HINTS) : empty(BEGIN));
+      this.place.replaceChildren(names.length ? table("runs cards", COLUMNS, [...this.rows.values()].map((row) => row.node), HINTS) : empty(...marked(BEGIN)));
     }
     for (const run of data.runs) this.rows.get(run.run).show(run, data);
     this.pager.show(data, query);
   }
 
+  showQueued({ queued, declared, now }) {
+    if (!declared.length) return;
+    const rows = () => queued.map(({ name, run, at, why }) => h("tr", {}, h("th", { scope: "row", class: "what" }, name), h("td", { class: "note" }, run), h("td", { class: "when" }, at ? f.moment(at, now) : f.DASH), h("td", { class: "note" }, why)));
+    this.queued.show(queued, () => {
+      if (typeof queued === "string") return empty(`Runs that are queued in Airflow are not shown: ${queued}`);
+      return queued.length ? scrolled("Queued runs", table("list", ["Queued", "Run", "Since", "Waits"], rows())) : [];
+    });
+  }
+
   showDeclared({ declared }) {
     const lastRun = ({ last_run: run }) => (run ? `${run.state}${run.ended_age_ms == null ? "" : `, ${f.age(Math.floor(run.ended_age_ms / 60_000) * 60_000)} ago`}` : "never");
     const places = (nodes) => h("td", { class: "places" }, ...nodes.map(({ kind, name }) => h("div", {}, name, h("span", { class: "muted" }, ` ${kind}`))));
-    const link = (name) => dagLink(`backfill_${name}`, "Start in Airflow", `Start ${name} in Airflow`);
+    const start = (one) => dialogButton("Start", `Start ${one.name}`, () => startBackfill(one, this.acted));
     this.declared.show(declared.map((one) => [{ ...one, last_run: null }, lastRun(one)]), () =>
       declared.length
         ? table(
@@ -129,7 +153,7 @@ export class BackfillsView {
                 places(one.writes),
                 h("td", { class: "note" }, one.description || f.DASH),
                 h("td", { class: "what" }, lastRun(one)),
-                h("td", { class: "what act" }, one.runs ? link(one.name) : "its source is outside the project"),
+                h("td", { class: "what act" }, one.runs ? start(one) : "its source is outside the project"),
               ),
             ),
           )
