@@ -19,10 +19,10 @@ Visit = Callable[..., View]
 
 @pytest.fixture
 def late(scene: Scene) -> Iterator[str]:
-    """The name of a stream that is five minutes behind, with a hundred thousand records."""
+    """The name of a stream that is an hour behind, with a hundred thousand records."""
     [row] = [one for one in scene.rows if one.name == "bundles"]
     before = replace(row)
-    scene.ahead[row.name] = -5 * 60_000
+    scene.ahead[row.name] = -60 * 60_000
     row.lag, row.rows_per_s = 100_000, 90.0
     row.topics = {"bundles-in": {**row.topics["bundles-in"], "lag": 100_000}}
     scene.report()

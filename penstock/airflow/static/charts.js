@@ -1,5 +1,5 @@
 // Charts by uPlot (vendored) in one neutral colour: colours are for states, and for the parts of a whole.
-import { clock, date } from "./format.js";
+import { clock, date, span } from "./format.js";
 
 /* global uPlot */
 const colour = (name) => {
@@ -60,6 +60,12 @@ export const spark = (host, { width = sparkWidth(), height = 20 } = {}) => {
 };
 
 const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((e) => n * 10 ** e)).sort((a, b) => a - b);
+const SECOND = 1000;
+// Of an axis of times, ms: round ones in seconds, minutes, hours and days.
+const SPANS = [
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500],
+  ...[1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000].map((n) => n * SECOND),
+];
 const INCREMENTS = [60, 300, 600, 900, 1200, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 1209600];
 const DAY = 86400;
 const drawMarks = (u, times) => {
@@ -97,7 +103,7 @@ export const detail = (host, { format, bars = false, parts = 0, sync, onCursor }
       scales: { y: { range: top } },
       axes: [
         { ...axis, size: 20, gap: 4, incrs: INCREMENTS, space: 56, values: (_, at, __, ___, increment) => at.map((t) => label(t, increment)) },
-        { ...axis, size: 52, gap: 4, space: 28, values: (_, ticks) => ticks.map((v) => (v === 0 ? "0" : format(v))), ...(bars ? { incrs: WHOLE } : {}) },
+        { ...axis, size: 52, gap: 4, space: 28, values: (_, ticks) => ticks.map((v) => (v === 0 ? "0" : format(v))), ...(bars ? { incrs: WHOLE } : format === span ? { incrs: SPANS } : {}) },
       ],
       series: [{}, ...(parts ? Array.from({ length: parts }, (_, n) => part(parts - 1 - n)) : [series(bars)])],
       hooks: { setCursor: [(u) => onCursor(u.cursor.idx)], draw: [(u) => drawMarks(u, marks)] },

@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import { $, attr, h, text } from "./dom.js";
 import * as f from "./format.js";
-import { here, linkTo, start } from "./router.js";
+import { here, linkTo, scroll, start } from "./router.js";
 import { ActivityView } from "./views/activity.js";
 import { ArchivesView } from "./views/archives.js";
 import { BackfillsView } from "./views/backfills.js";
@@ -59,6 +59,7 @@ const showNavigation = ({ attention }) => {
 
 const navigate = () => {
   const first = place === null;
+  scroll.begin();
   const { path, query } = here();
   const [name = "", ...of] = path;
   const [kind, title] = name === "streams" && of.length ? [StreamView, of[0]] : (VIEWS[name] ?? VIEWS[""]);
@@ -74,7 +75,6 @@ const navigate = () => {
     $("view").replaceChildren(heading, view.node);
     document.title = `${title} · Penstock`;
     for (const entry of entries) attr(entry.link, "aria-current", entry.name === (VIEWS[name] ? name : "") ? (kind === StreamView ? "true" : "page") : null);
-    entries.find(({ link }) => link.hasAttribute("aria-current")).link.scrollIntoView({ block: "nearest", inline: "nearest" });
     attr($("main"), "aria-busy", true);
     if (!first) {
       window.scrollTo(0, 0);
@@ -174,6 +174,7 @@ async function refresh() {
     fetchedAt = performance.now();
     failure = null;
     view.show(data, query);
+    scroll.restore();
     showNavigation(data);
     showViewer(data);
     attr($("main"), "aria-busy", null);
@@ -196,5 +197,7 @@ document.addEventListener("visibilitychange", () => {
 setInterval(() => {
   if (!document.hidden) showBanner();
 }, 1000);
+// A link to the heading would be an address.
+$("skip").addEventListener("click", () => $("title").focus());
 start(navigate);
 navigate();

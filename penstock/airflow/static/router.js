@@ -33,17 +33,58 @@ export const address = (path, query = {}) => {
   return `#/${path.map(encodeURIComponent).join("/")}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
 };
 
+// How far each address was scrolled, so that *back* leads to the same rows. Entries of the browser's history keep nothing:
+// the page around may replace them.
+class Scroll {
+  constructor() {
+    this.left = new Map();
+    this.wanted = null;
+    this.isNew = true; // of an address that is opened by a link or a field
+    history.scrollRestoration = "manual";
+    // Rows that are being read are not what was left.
+    const keep = () => this.wanted === null && this.left.set(location.hash, window.scrollY);
+    for (const event of ["scroll", "pointerdown", "keydown"]) window.addEventListener(event, keep, { capture: true, passive: true });
+  }
+
+  // hash: of an address that is about to be opened.
+  open(hash) {
+    this.isNew = hash !== location.hash;
+  }
+
+  // At an address.
+  begin() {
+    this.wanted = this.isNew ? null : (this.left.get(location.hash) ?? null);
+    this.isNew = false;
+  }
+
+  // When the rows of the address are there.
+  restore() {
+    if (this.wanted !== null) window.scrollTo(0, this.wanted);
+    this.wanted = null;
+  }
+}
+export const scroll = new Scroll();
+
 export const here = () => parse(location.hash);
-export const go = (path, query) => (location.hash = address(path, query));
+export const go = (path, query) => {
+  scroll.open(address(path, query));
+  location.hash = address(path, query);
+};
 // Without an entry in the browser's history.
-export const replace = (path, query) => location.replace(address(path, query));
+export const replace = (path, query) => {
+  scroll.open(address(path, query));
+  location.replace(address(path, query));
+};
 
 // An attribute `href` that can be opened in another tab: within Airflow, where it shows this page.
 const outside = (hash) => (around ? `${around.location.origin}${around.location.pathname}${hash}` : hash);
 const follow = (event) => {
-  if (!around || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  const { hash } = new URL(event.currentTarget.href);
+  scroll.open(hash);
+  if (!around) return;
   event.preventDefault();
-  location.hash = new URL(event.currentTarget.href).hash;
+  location.hash = hash;
 };
 export const linkTo = (path, query) => ({ href: outside(address(path, query)), onclick: follow });
 

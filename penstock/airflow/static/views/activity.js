@@ -11,6 +11,31 @@ const who = ({ actor, source }) =>
     ? h("td", { class: "who muted", title: actor }, source)
     : h("td", { class: "who" }, actor, h("span", { class: "muted" }, ` ${source}`));
 
+// A supervisor notes the same of one app after the other, and at each of its runs: such a run of actions is one row.
+const FOLDED = 3;
+const folded = (actions) => {
+  const runs = [];
+  for (const action of actions) {
+    const last = runs.at(-1)?.[0];
+    if (last && action.source === "supervisor" && last.source === "supervisor" && last.verb === action.verb) runs.at(-1).push(action);
+    else runs.push([action]);
+  }
+  return runs.flatMap((run) => (run.length < FOLDED ? run.map((one) => [one]) : [run]));
+};
+
+const foldedRow = (run, now) => {
+  const [first, last] = [run[0], run.at(-1)];
+  const each = run.map(({ at, target, detail }) => h("li", {}, f.moment(at, now), ` ${target}`, h("span", { class: "muted" }, detail ? `: ${detail}` : "")));
+  return h(
+    "tr",
+    { class: "folded" },
+    h("td", { class: "when" }, `${f.moment(last.at, now)} to ${f.moment(first.at, now)}`),
+    who(first),
+    h("td", { class: "what" }, h("b", {}, first.verb), ` ${f.plural(run.length, "time")}`),
+    h("td", { class: "note" }, h("details", {}, h("summary", {}, [...new Set(run.map(({ target }) => target))].join(", ")), h("ul", {}, ...each))),
+  );
+};
+
 const row = (action, now) =>
   h(
     "tr",
@@ -41,7 +66,7 @@ export class ActivityView {
     this.filters.show({}, query, { actor: actors, verb: verbs });
     const filtered = query.q || query.actor || query.verb;
     this.list.show([actions.map((action) => action.id), filtered], () =>
-      actions.length ? table("list", ["When", "Who", "What", "Note"], actions.map((action) => row(action, now))) : empty(filtered ? "No action matches." : "There are no actions yet."),
+      actions.length ? table("list", ["When", "Who", "What", "Note"], folded(actions).map((run) => (run.length > 1 ? foldedRow(run, now) : row(run[0], now)))) : empty(filtered ? "No action matches." : "There are no actions yet."),
     );
     const { before, ...rest } = query;
     attr(this.newest, "hidden", !before);

@@ -7,9 +7,9 @@ import * as f from "../format.js";
 import { showLetters, showLog } from "../letters.js";
 import { neighbour } from "../neighbours.js";
 import { showPreview } from "../preview.js";
-import { linkTo } from "../router.js";
 import { showRecords } from "../records.js";
 import { releaseText } from "../releases.js";
+import { linkTo } from "../router.js";
 import { Replaced, table } from "../rows.js";
 import { StateButton } from "../state.js";
 import { StreamCharts } from "../stream-charts.js";
@@ -112,7 +112,7 @@ export class StreamView {
       ["Query restarts", f.exact(stream.restarts)],
       ["State", f.bytes(stream.state_bytes)],
       ["State rows", f.exact(stream.state_rows)],
-      ["Batch", f.exact(stream.batch_id)],
+      [stream.app === CAPTURES ? "Poll" : "Batch", f.exact(stream.batch_id)],
       ["Watermark", stream.watermark == null ? f.DASH : utc(stream.watermark)],
       ["Last report", stream.reported_age_ms == null ? "never" : `${f.age(stream.reported_age_ms)} ago`],
       ...(declared?.output_mode ? [["Output mode", declared.output_mode]] : []),
@@ -121,13 +121,15 @@ export class StreamView {
     this.facts.show(facts, () => facts.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
   }
 
-  showTables({ topics, expectations: rules = [], gaps = [] }) {
+  showTables({ app, topics, expectations: rules = [], gaps = [] }) {
     const offsets = (topic) => Object.entries(topic.offsets).map(([p, o]) => `${p}: ${f.exact(o)}`).join("   ") || f.DASH;
     const number = (value) => h("td", { class: "n" }, value);
     this.topics.show(topics, () =>
       topics.length
         ? table("list topics", ["Topic", "*Lag", "*Partitions", "Next offsets"], topics.map((topic) => h("tr", {}, h("th", { scope: "row" }, topic.name), number(f.exact(topic.lag)), number(f.exact(topic.partitions)), h("td", { class: "offsets" }, offsets(topic)))))
-        : h("p", { class: "empty" }, "There is no batch yet."),
+        : app === CAPTURES
+          ? h("p", { class: "empty" }, "A capture polls a table and reads no topic: ", h("a", linkTo(["captures"], { q: this.name }), "its polls"))
+          : h("p", { class: "empty" }, "There is no batch yet."),
     );
     this.rules.show(rules, () =>
       rules.length
