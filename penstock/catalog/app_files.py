@@ -15,8 +15,8 @@ def files_of_apps(
 ) -> dict[str, list[str]]:
     """Those of some files that each app may read.
 
-    A file that declares something concerns the apps for which it does, and those that import it. One that is no module,
-    and is in the folder of no app, may be read by all.
+    A file that declares something concerns the apps for which it does, and those that import it. One that is in the
+    folder of no app may be read by all, but for modules that nothing reads.
 
     Args:
         paths: Paths in the project, with slashes.
@@ -29,6 +29,8 @@ def files_of_apps(
     declaring = _declaring(content, catalog)
     of_others = {app: {path for path, own in declaring.items() if declaring_app(app) not in own} for app in folders}
     imported = {app: _imported(content, own, of_others[app]) for app, own in folders.items()}
+    # The catalog reads them, and SQL may name their topics.
+    read = {path for path in content if PurePosixPath(path).match("jobs/*/*.py")} - set().union(*imported.values())
 
     def concerns(path: str, app: str) -> bool:
         names = set(PurePosixPath(path).parent.parts)
@@ -36,7 +38,7 @@ def files_of_apps(
             return path in imported[app]
         if names & folders[app]:
             return True
-        return not path.endswith(".py") and not names & everyones
+        return (not path.endswith(".py") or path in read) and not names & everyones
 
     return {app: [path for path in paths if concerns(path, app)] for app in folders}
 

@@ -29,6 +29,7 @@ from penstock.model.backfill import Backfill
 from penstock.model.declaration import list_files
 from penstock.model.panel import Panel
 from penstock.model.stream import Stream
+from penstock.model.topic import Topic
 from penstock.model.view import View
 from penstock.settings import settings
 
@@ -96,8 +97,7 @@ def declarations_of(path: Path, project: Path) -> list[Declaration]:
     # What it prints must not mix with the data that a command prints.
     with _daemon_threads(), redirect_stdout(sys.stderr):
         try:
-            name = ".".join(path.relative_to(project).with_suffix("").parts)
-            return list(_declarations(importlib.import_module(name), path))
+            return list(_declarations(importlib.import_module(_module_name(path, project)), path))
         except DeclarationError as e:
             location = line_within(project / "jobs", e) or str(path)
             raise DeclarationError(
@@ -110,6 +110,18 @@ def declarations_of(path: Path, project: Path) -> list[Declaration]:
             if type(e).__module__.partition(".")[0] == "airflow" and not isinstance(e, Exception):
                 raise
             raise DeclarationError(f"{path} cannot be imported", got=f"{type(e).__name__}: {_text(str, e)}") from e
+
+
+def topics_of(path: Path, project: Path) -> list[Topic]:
+    """The topics in variables of a module that `declarations_of` has imported; what is in SQL knows them by name."""
+    module = sys.modules[_module_name(path, project)]
+    values = [value for name, value in vars(module).items() if not name.startswith("_")]
+    held = [one for value in values for one in (value if isinstance(value, list | tuple) else (value,))]
+    return [one for one in held if isinstance(one, Topic)]
+
+
+def _module_name(path: Path, project: Path) -> str:
+    return ".".join(path.relative_to(project).with_suffix("").parts)
 
 
 class _SourceLoader(SourceFileLoader):
@@ -225,7 +237,11 @@ def load(project: Path | None = None) -> Catalog:
     """
     folder = project or settings().project
     sql = folder / "sql"
-    catalog = build(discover(folder), _captures(sql / "captures"), _sinks(sql / "sinks"), _sql_streams(sql / "streams"))
+    # Behind the declarations, as these import the modules.
+    topics = ((str(path), topic) for path in modules(folder) for topic in topics_of(path, folder))
+    catalog = build(
+        discover(folder), _captures(sql / "captures"), _sinks(sql / "sinks"), _sql_streams(sql / "streams"), topics
+    )
     for _, e in (*incomplete_shares(catalog), *misplaced(folder, catalog, modules(folder))):
         raise e
     return catalog

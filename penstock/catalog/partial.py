@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.catalog.catalog import Catalog, Supervised
-from penstock.catalog.discovery import declarations_of, modules, python_files
+from penstock.catalog.discovery import declarations_of, modules, python_files, topics_of
 from penstock.catalog.misplaced import misplaced
 from penstock.catalog.validation import Declaration, build, incomplete_shares
 from penstock.errors import DeclarationError
 from penstock.model.declaration import list_files
+from penstock.model.topic import Topic
 from penstock.model.view import VIEWS_APP, views_instance
 from penstock.settings import settings
 
@@ -52,6 +53,7 @@ class FileDeclarations:
     captures: list[Capture] = field(default_factory=list)
     sinks: list[Sink] = field(default_factory=list)
     sql_streams: list[SqlStream] = field(default_factory=list)
+    topics: list[Topic] = field(default_factory=list)
 
     @property
     def apps(self) -> set[str | None]:
@@ -102,6 +104,7 @@ def _build(files: Iterable[FileDeclarations]) -> Catalog:
         [one for file in chosen for one in file.captures],
         [one for file in chosen for one in file.sinks],
         [one for file in chosen for one in file.sql_streams],
+        [(str(file.path), topic) for file in chosen for topic in file.topics],
     )
 
 
@@ -175,7 +178,7 @@ def _file(location: str) -> str:
 
 def _read_file(path: Path, project: Path, *, is_draft: bool = False) -> FileDeclarations:
     if path.suffix != ".sql":
-        return FileDeclarations(path, list(declarations_of(path, project)))
+        return FileDeclarations(path, list(declarations_of(path, project)), topics=topics_of(path, project))
     # Most projects need no SQL parser.
     from penstock.model import capture
     from penstock.model.sql import sink_file, stream_file

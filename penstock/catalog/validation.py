@@ -36,8 +36,16 @@ def build(
     captures: Iterable[Capture] = (),
     sinks: Iterable[Sink] = (),
     sql_streams: Iterable[SqlStream] = (),
+    topics_of_modules: Iterable[tuple[str, Topic]] = (),
 ) -> Catalog:
     """Build a validated catalog of declarations, with their topics.
+
+    Args:
+        declared: What modules declare.
+        captures: Those in SQL.
+        sinks: Those in SQL.
+        sql_streams: Those in SQL.
+        topics_of_modules: Topics in variables, each with its file: what streams and sinks in SQL name is as there.
 
     Raises:
         DeclarationError: Declarations contradict each other.
@@ -65,11 +73,13 @@ def build(
         target = backfill.target.topic if isinstance(backfill.target, TopicOutput) else backfill.target
         if isinstance(target, Topic):
             _declare(target, backfill, topics)
-    in_sql = _sql_streams(list(sql_streams), topics)
+    known = _known_topics(topics_of_modules, topics)
+    in_sql = _sql_streams(list(sql_streams), topics, known)
     streams += in_sql
     named += in_sql
-    all_sinks = [with_declared_schemas(sink, topics) for sink in all_sinks]
-    sink_streams = [sink_stream(sink, topics) for sink in all_sinks]
+    known |= topics
+    all_sinks = [with_declared_schemas(sink, known) for sink in all_sinks]
+    sink_streams = [sink_stream(sink, known) for sink in all_sinks]
     _check_names_are_unique([*named, *sink_streams])
     for stream in sink_streams:
         # A topic that only sinks read belongs to another system and is not created.
@@ -107,17 +117,30 @@ def build(
     )  # fmt: skip
 
 
-def _sql_streams(declared: Sequence[SqlStream], topics: Topics) -> list[Stream]:
-    """Streams in SQL, which name topics of other declarations; adds their own topics."""
+def _known_topics(of_modules: Iterable[tuple[str, Topic]], topics: Topics) -> Topics:
+    """Topics in variables of modules, and those that declarations have, by name."""
+    known: Topics = {}
+    for path, topic in of_modules:
+        # A variable without a schema may be of anything; SQL takes what the declaration says.
+        declared = topics.get(topic.name)
+        if topic.schema not in ("", declared.schema) if declared else known.setdefault(topic.name, topic) != topic:
+            what = f"{path}: one topic is declared twice, differently"
+            raise DeclarationError(what, got=topic.name, hint="declare it in one place and import it")
+    return known | topics
+
+
+def _sql_streams(declared: Sequence[SqlStream], topics: Topics, known: Topics) -> list[Stream]:
+    """Streams in SQL, which name topics that are known; adds their own topics."""
     if not declared:
         return []
     # Most projects need no SQL parser.
     from penstock.model.sql.stream_query import sql_stream
 
-    all_topics = {one.target.name: one.target for one in declared} | topics
+    all_topics = {one.target.name: one.target for one in declared} | known
     streams = [sql_stream(one, all_topics) for one in declared]
     for stream in streams:
         for topic in stream.topics():
+            _declare(known.get(topic.name, topic), stream, topics)
             _declare(topic, stream, topics)
     return streams
 

@@ -13,6 +13,8 @@ CONTENT = {
     "jobs/bank/rates.py": b"from jobs.bank.own import x",
     "jobs/bank/own.py": b"from ..helpers import y",
     "jobs/helpers.py": b"",
+    "jobs/schemas/topics.py": b"",
+    "jobs/schemas/orders.avsc": b"",
     "jobs/simulator_options.py": b"def broken(:",
     "src/common/__init__.py": b"",
     "src/common/rates.py": b"from common import base",
@@ -38,7 +40,7 @@ def catalog() -> Catalog:
 
 def test_a_file_concerns_the_apps_of_its_folder_and_those_that_import_it() -> None:
     concerned = files_of_apps(CONTENT, CONTENT, ["shop", "bank", "sinks"], catalog())
-    shared = {"sql/quality/rules.sql", "pyproject.toml"}
+    shared = {"sql/quality/rules.sql", "pyproject.toml", "jobs/schemas/topics.py", "jobs/schemas/orders.avsc"}
     assert {app: set(paths) - shared for app, paths in concerned.items()} == {
         "shop": {
             "jobs/shop/orders.py", "jobs/shop/prices.csv", "jobs/simulator_options.py", "src/common/__init__.py",

@@ -19,6 +19,7 @@ from penstock.catalog import load, load_partial
 from penstock.cli import catalog
 from penstock.errors import DeclarationError
 from penstock.settings import PROJECT
+from penstock.streams import TopicOutput
 from tests.chaos.projects import other_project
 from tests.support.declared_project import DECLARED
 
@@ -102,6 +103,52 @@ def test_a_broken_file_leaves_the_other_declarations(folder: Path, name: str) ->
     assert [(said in str(e), e.folder, "\n" in str(e)) for e in wrong] == [(True, "shop", False)], wrong
     with pytest.raises(DeclarationError):
         load(folder)
+
+
+TOPICS = """from penstock.streams import Avro, Topic
+TEXT = '{"type": "record", "name": "Pay", "fields": [{"name": "id", "type": "long"}, {"name": "at", "type": "long"}]}'
+PAYMENTS = Topic("payments", schema=Avro(TEXT))
+OUT = [Topic("payments-out", partitions=2, schema=Avro(TEXT))]
+"""
+PAY = """STREAM INTO payments-out
+READ payments EVENT TIME timestamp_millis(at)
+KEY id
+VALUE (id, at)
+AS SELECT id, at FROM payments
+"""
+KEPT_PAYMENTS = "UPSERT INTO mongodb.shop.payments READ payments TOMBSTONES IGNORE AS SELECT id FROM payments\n"
+
+
+def test_sql_names_the_topics_in_variables_of_a_module_that_declares_nothing_else(folder: Path) -> None:
+    (folder / "sql" / "streams").mkdir(exist_ok=True)
+    (folder / "sql" / "streams" / "pay.sql").write_text(PAY)
+    (folder / "sql" / "sinks" / "payments.sql").write_text(KEPT_PAYMENTS)
+    (folder / "jobs" / "shop" / "topics.py").write_text(TOPICS)
+    # Others may import it, or declare the same.
+    (folder / "jobs" / "shop" / "uses.py").write_text("from jobs.shop.topics import PAYMENTS\n")
+    made, wrong = load_partial(folder)
+    assert (made, wrong) == (load(folder), [])
+    [output] = made.streams["pay"].outputs.values()
+    assert isinstance(output, TopicOutput)
+    assert (output.topic.partitions, output.topic.registry_schema is None) == (2, False)
+    assert made.streams["pay"].sources["payments"].registry_schema is not None
+    assert made.sinks["payments"].reads[0].schema == "`id` BIGINT NOT NULL, `at` BIGINT NOT NULL"
+    assert made.topics.keys() >= {"payments", "payments-out"}
+
+
+OTHER = 'Input(Topic("payments"), schema="id BIGINT", event_time="timestamp_millis(id)")'
+
+
+@pytest.mark.parametrize("other", ['Topic("payments", partitions=9)', OTHER])
+def test_topics_of_two_modules_that_differ_are_a_mistake(folder: Path, other: str) -> None:
+    (folder / "jobs" / "shop" / "topics.py").write_text(TOPICS)
+    text = f"from penstock.streams import *\nrows = {other}\n"
+    if "Input" in other:
+        text += 'STREAM = Stream("s", "shop", {"rows": rows}, lambda rows: rows, TopicOutput(Topic("s"), value="id"),'
+        text += " Stateless())\n"
+    (folder / "jobs" / "shop" / "wrong.py").write_text(text)
+    _, [wrong] = load_partial(folder)
+    assert "one topic is declared twice, differently; got: payments" in str(wrong)
 
 
 def test_ctrl_c_while_a_file_is_read_ends_the_command(folder: Path) -> None:
