@@ -166,13 +166,16 @@ class Platform:
             first = "" if self.airflow.scheduler.running() else self._launch_first_driver(control, report)
             self._start_all(report, [self.meter], "Starting the meter")
             self._start_all(report, self.airflow.servers, "Starting Airflow")
-            with report.step("Waiting for the first figures of the streams") as step:
-                view = stream_start.wait_for_streams(
-                    lambda: self.view(control), self._left_out, step.say, "" if wait else first
-                )
-            self.create_java_cache()
-            if self.warm_session:
-                self.warm_session.start()
+            try:
+                with report.step("Waiting for the first figures of the streams") as step:
+                    view = stream_start.wait_for_streams(
+                        lambda: self.view(control), self._left_out, step.say, "" if wait else first
+                    )
+            except HostError:
+                # A stream that fails is mended with previews, which need the session.
+                self._start_helpers()
+                raise
+            self._start_helpers()
             if self._problems:
                 raise HostError(
                     "not all that is declared runs",
@@ -243,6 +246,12 @@ class Platform:
             if server.name in jar_sets.SETS and jars.missing(server.name):
                 with report.step(f"Fetching {server.label.removeprefix('the ')}") as step:
                     jars.ensure(server.name, step.tick)
+
+    def _start_helpers(self) -> None:
+        """Start what takes the machine's time behind the streams."""
+        self.create_java_cache()
+        if self.warm_session:
+            self.warm_session.start()
 
     def create_java_cache(self) -> None:
         """Let a process create Java's cache if it is missing; drivers that start later use it."""

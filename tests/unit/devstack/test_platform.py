@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -134,6 +135,23 @@ def test_one_process_creates_javas_cache_and_down_ends_it(home: Path, monkeypatc
     assert [path for path in home.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
     Platform().down(Silent())
     assert record.process() is None
+
+
+def test_where_a_stream_fails_the_session_for_previews_starts_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise HostError("not every stream runs")
+
+    made, started = Platform(), list[str]()
+    for name in ("_check", "_fetch", "_start_stores", "_start_all", "declare"):
+        monkeypatch.setattr(made, name, lambda *_: "")
+    monkeypatch.setattr(made, "_launch_first_driver", lambda *_: "shop")
+    monkeypatch.setattr(made, "create_java_cache", lambda: started.append("cache"))
+    monkeypatch.setattr(made, "warm_session", SimpleNamespace(start=lambda: started.append("session")))
+    monkeypatch.setattr(platform, "connect", lambda _: None)
+    monkeypatch.setattr(stream_start, "wait_for_streams", failing)
+    with pytest.raises(HostError, match="not every stream runs"):
+        made.up(Silent())
+    assert started == ["cache", "session"]
 
 
 @pytest.mark.parametrize("app", ["metrics", CAPTURES_APP, "views-1"])
