@@ -22,9 +22,10 @@ def files_of_apps(
         paths: Paths in the project, with slashes.
         content: The files of the project.
         apps: Names of apps.
-        catalog: What they declare, as far as it can be read.
+        catalog: What all apps declare, as far as it can be read.
     """
-    folders = {app: folders_of_app(app, catalog) for app in apps}
+    asked = list(apps)
+    folders = {app: folders_of_app(app, catalog) for app in (*asked, *catalog.apps)}
     everyones = set().union(*folders.values())
     declaring = _declaring(content, catalog)
     of_others = {app: {path for path, own in declaring.items() if declaring_app(app) not in own} for app in folders}
@@ -40,7 +41,7 @@ def files_of_apps(
             return True
         return (not path.endswith(".py") or path in read) and not names & everyones
 
-    return {app: [path for path in paths if concerns(path, app)] for app in folders}
+    return {app: [path for path in paths if concerns(path, app)] for app in asked}
 
 
 def _declaring(content: Mapping[str, bytes], catalog: Catalog) -> dict[str, set[str | None]]:

@@ -36,7 +36,8 @@ def changed_files(control: Control, catalog: Catalog) -> Mapping[str, Sequence[s
             # A snapshot that is damaged is replaced too.
             released = {}
         paths = code_snapshot.changed_paths(released, on_disk)
-        changed |= files_of_apps(paths, {**released, **on_disk}, apps, catalog)
+        of_all = files_of_apps(paths, {**released, **on_disk}, [app.name for app in control.apps()], catalog)
+        changed |= {app: of_all[app] for app in apps}
     return {app: paths for app, paths in changed.items() if paths}
 
 

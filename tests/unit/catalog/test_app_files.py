@@ -12,6 +12,7 @@ CONTENT = {
     "jobs/shop/loans.py": b"",
     "jobs/bank/rates.py": b"from jobs.bank.own import x",
     "jobs/bank/own.py": b"from ..helpers import y",
+    "jobs/bank/fees.csv": b"",
     "jobs/helpers.py": b"",
     "jobs/schemas/topics.py": b"",
     "jobs/schemas/orders.avsc": b"",
@@ -47,8 +48,11 @@ def test_a_file_concerns_the_apps_of_its_folder_and_those_that_import_it() -> No
             "src/common/rates.py", "src/common/base.py",
         },
         "bank": {
-            "jobs/bank/rates.py", "jobs/bank/own.py", "jobs/helpers.py", "jobs/shop/loans.py", "jobs/shop/prices.csv",
+            "jobs/bank/rates.py", "jobs/bank/own.py", "jobs/bank/fees.csv", "jobs/helpers.py",
+            "jobs/shop/loans.py", "jobs/shop/prices.csv",
         },
         "sinks": {"sql/sinks/orders.sql"},
     }  # fmt: skip
     assert all(shared <= set(paths) for paths in concerned.values()), "any stream may read them"
+    alone = files_of_apps(CONTENT, CONTENT, ["shop"], catalog())
+    assert not {"jobs/bank/fees.csv", "jobs/bank/own.py"} & set(alone["shop"]), "they are of an app of another release"
