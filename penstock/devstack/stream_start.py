@@ -23,6 +23,8 @@ STREAMS_TIMEOUT = 240.0
 """Seconds until every stream that is waited for must have reported."""
 FAILING_TIMEOUT = 45.0
 """Seconds after which streams that fail are no longer waited for, if all others run."""
+QUIET_TIMEOUT = 20.0
+"""Seconds after which a record is no longer waited for, if none waits to be read. The meter sends every 15 s."""
 FRESH_MS = 60_000
 """Age of a last batch up to which it counts as of now."""
 
@@ -64,7 +66,7 @@ def _command(app: str, incarnation: str) -> Sequence[str]:
 def wait_for_streams(
     look: Callable[[], Overview], left_out: Container[str], say: Callable[[str], None], app: str = ""
 ) -> Overview:
-    """Wait until streams run and one of them has read a record, and say what for.
+    """Wait until streams run and one of them has read a record, or there is none to read, and say what for.
 
     Args:
         look: Reads the streams as they are.
@@ -77,14 +79,17 @@ def wait_for_streams(
     Raises:
         HostError: Streams fail, or take longer than STREAMS_TIMEOUT.
     """
-    deadline, well_at = time.monotonic() + STREAMS_TIMEOUT, time.monotonic()
+    deadline, well_at, busy_at = time.monotonic() + STREAMS_TIMEOUT, time.monotonic(), time.monotonic()
     while True:
         view = look()
         wanted = [s for a in view.apps for s in a.streams if s.desired == "on" and s.name not in left_out]
         starting = [s for s in wanted if s.state not in HEALTHY_STATES]
         waiting = [s for s in starting if app in ("", s.app)]
         read = any(s.rows_in and s.batch_age_ms is not None and s.batch_age_ms < FRESH_MS for s in wanted)
-        if not waiting and (read or not wanted):
+        if waiting or not all(s.state == "idle" or s in starting for s in wanted):
+            busy_at = time.monotonic()
+        is_quiet = time.monotonic() - busy_at > QUIET_TIMEOUT
+        if not waiting and (read or is_quiet or not wanted):
             say(_summary(wanted, starting))
             return view
         if not waiting or any(s.state not in FAILING_STATES for s in waiting):
@@ -96,7 +101,7 @@ def wait_for_streams(
                 hint="look at `penstock streams logs <stream>` and at the DAGs in Airflow; the platform stays up",
             )
         if time.monotonic() > deadline:
-            say("no stream has read a record yet")
+            say("no stream has read a record in the last minute")
             return view
         say(summarize_states(waiting) or "the first batches")
         time.sleep(1)

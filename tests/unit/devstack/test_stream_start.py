@@ -146,6 +146,17 @@ def test_without_a_first_app_all_must_run() -> None:
 
 
 @pytest.mark.usefixtures("_in_no_time")
+def test_records_are_not_waited_for_where_none_wait_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = replace(stream("minutes", "metrics", "idle", 7), batch_age_ms=600_000)
+    monkeypatch.setattr(stream_start, "QUIET_TIMEOUT", 0.05)
+    assert Looks([idle]).wait() == "1 stream, 7 records read"
+    assert Looks([idle, STARTING[1]]).wait("metrics") == "1 of 2 streams, 7 records read, 1 still start"
+    monkeypatch.setattr(stream_start, "STREAMS_TIMEOUT", 0.2)
+    behind = replace(idle, name="counts", state="running")
+    assert Looks([idle, behind]).wait() == "no stream has read a record in the last minute"
+
+
+@pytest.mark.usefixtures("_in_no_time")
 def test_a_stream_that_fails_is_not_waited_for_for_long() -> None:
     failing = replace(stream("counts", "quality", "failing"), why="no room")
     with pytest.raises(HostError, match="not every stream runs; got: counts is failing: no room"):
@@ -159,6 +170,5 @@ def test_streams_that_start_for_ever_are_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(stream_start, "STREAMS_TIMEOUT", 0.0)
     with pytest.raises(HostError, match="minutes is starting"):
         Looks(STARTING).wait("metrics")
-    assert (
-        Looks([stream("minutes", "metrics", "idle"), STARTING[1]]).wait("metrics") == "no stream has read a record yet"
-    )
+    said = Looks([stream("minutes", "metrics", "idle"), STARTING[1]]).wait("metrics")
+    assert said == "no stream has read a record in the last minute"
