@@ -23,7 +23,7 @@ def app_summary(app: str) -> dict[str, Any]:
         names: of what the app runs. streams: whether Spark runs any of it. replaceable: the streams, and the sinks, of
         which a new version can be built beside the running one. irreplaceable: why other sinks cannot. schemas:
         subject, text and kind of the schemas that it writes by. topics: arguments of those that its streams read and
-        write, retention in seconds. wrong: mistakes in its files. others: mistakes in files of other folders that may
+        write, retention in seconds. wrong: mistakes in its files. others: mistakes in other files that may
         declare streams of it as well.
     """
     catalog, broken = load_partial(first=app)
@@ -52,7 +52,9 @@ def app_summary(app: str) -> dict[str, Any]:
         ],
         "wrong": [str(e) for e in mine],
         "others": [
-            str(e) for e in broken if e not in mine and (e.path.suffix == ".py" or e.folder in ("sinks", "streams"))
+            str(e)
+            for e in broken
+            if e not in mine and (e.path.suffix == ".py" or e.path.parent.name in ("sinks", "streams"))
         ],
     }
 

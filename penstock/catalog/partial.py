@@ -27,21 +27,27 @@ if TYPE_CHECKING:
     from penstock.model.sql_stream import SqlStream
 
 
+COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+APP_CLAUSE = re.compile(
+    r"\bAPP\s+[`\"]?(?!(?:AS|FROM|WHERE|GROUP|ORDER|HAVING|IS|IN|OR|AND|THEN|END)\b)([\w.-]+)", re.IGNORECASE
+)
+
+
 class BrokenFile(DeclarationError):
     """A file that cannot be read, or contradicts others, and is left out.
 
     Args:
         path: The file.
         e: What is wrong.
-        folder: The app that it should belong to: the folder below jobs/, `captures`, `sinks` or `streams`; empty if
-            its place names none. By default that of a file that is read.
+        app: The app that it should belong to: the folder below jobs/, what the clause APP of a statement says, or
+            `captures`, `sinks` or `streams`; empty if its place names none. By default that of a file that is read.
     """
 
-    def __init__(self, path: Path, e: DeclarationError, folder: str | None = None) -> None:
+    def __init__(self, path: Path, e: DeclarationError, app: str | None = None) -> None:
         what = e.what if path.name in str(e) else f"{path.parent.name}/{path.name}: {e.what}"
         super().__init__(what, got=e.got, hint=e.hint)
         self.path = path
-        self.folder = path.parent.name if folder is None else folder
+        self.app = _app_of_text(path) if app is None else app
 
 
 @dataclass
@@ -134,9 +140,13 @@ def partial_catalog() -> tuple[Catalog, list[BrokenFile]]:
 
 
 def mistakes_of_app(app: str, catalog: Catalog, broken: Iterable[BrokenFile]) -> list[BrokenFile]:
-    """Mistakes in the folders of an app's files."""
-    folders = folders_of_app(app, catalog)
-    return [e for e in broken if e.folder in folders]
+    """Mistakes in the folders of an app's modules, and in its statements, which share their folders with others."""
+    own = {app} | {
+        Path(file).parent.name
+        for file, apps in declaring_files(catalog).items()
+        if file.endswith(".py") and declaring_app(app) in apps
+    }
+    return [e for e in broken if e.app in own]
 
 
 def folders_of_app(app: str, catalog: Catalog) -> set[str]:
@@ -161,7 +171,17 @@ def declaring_files(catalog: Catalog) -> dict[str, set[str | None]]:
 
 def apps(catalog: Catalog, broken: Iterable[BrokenFile]) -> dict[str, list[Supervised]]:
     """What can be read of each app; an empty list for one whose files are all broken."""
-    return dict(sorted(({e.folder: [] for e in broken if e.folder} | catalog.apps).items()))
+    return dict(sorted(({e.app: [] for e in broken if e.app} | catalog.apps).items()))
+
+
+def _app_of_text(path: Path) -> str:
+    """The app of a file that cannot be read: what its clause APP says, or else its folder."""
+    text = ""
+    if path.suffix == ".sql":
+        with suppress(OSError):
+            text = COMMENT.sub("", path.read_text("utf-8", errors="replace"))
+    said = APP_CLAUSE.search(text)
+    return said[1] if said else path.parent.name
 
 
 def _app_folder(path: Path, root: Path) -> str:

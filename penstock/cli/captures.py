@@ -308,4 +308,4 @@ def captures(names: list[str] | None) -> list[Capture]:
 
 def _broken() -> list[BrokenFile]:
     """The files of captures that are invalid, alone or with others."""
-    return [e for e in partial_catalog()[1] if e.folder == "captures" and e.path.suffix == ".sql"]
+    return [e for e in partial_catalog()[1] if e.path.parent.name == "captures" and e.path.suffix == ".sql"]

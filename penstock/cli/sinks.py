@@ -229,7 +229,7 @@ def _print_explanation(sink: Sink, explanation: SinkExplanation) -> None:
 
 def _broken() -> dict[str, BrokenFile]:
     """The errors of invalid files, by the name of the sink."""
-    return {e.path.stem: e for e in partial_catalog()[1] if e.folder == "sinks"}
+    return {e.path.stem: e for e in partial_catalog()[1] if e.path.parent.name == "sinks" and e.path.suffix == ".sql"}
 
 
 def _streams() -> dict[str, Stream]:

@@ -100,7 +100,7 @@ def test_a_broken_file_leaves_the_other_declarations(folder: Path, name: str) ->
     (folder / "jobs" / "shop" / "wrong.py").write_bytes(text.encode(errors="surrogateescape"))
     made, wrong = load_partial(folder)
     assert made.declared.keys() == before.declared.keys()
-    assert [(said in str(e), e.folder, "\n" in str(e)) for e in wrong] == [(True, "shop", False)], wrong
+    assert [(said in str(e), e.app, "\n" in str(e)) for e in wrong] == [(True, "shop", False)], wrong
     with pytest.raises(DeclarationError):
         load(folder)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.catalog import load, load_partial
+from penstock.catalog import load, load_partial, mistakes_of_app
 from penstock.catalog.validation import build
 from penstock.errors import DeclarationError
 from penstock.model.input import Input
@@ -140,4 +140,23 @@ def test_a_mistake_in_one_file_leaves_the_others_as_they_are(tmp_path: Path) -> 
     catalog, broken = load_partial(tmp_path)
     assert list(catalog.streams) == ["good"]
     assert sorted(e.path.name for e in broken) == ["bad.sql", "same.sql"]
-    assert {e.folder for e in broken} == {"streams"}
+    assert {e.path.name: e.app for e in broken} == {"bad.sql": "other", "same.sql": "streams"}
+    of = {app: [e.path.name for e in mistakes_of_app(app, catalog, broken)] for app in ("orders", "other", "streams")}
+    assert of == {"orders": [], "other": ["bad.sql"], "streams": ["same.sql"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "app"),
+    [
+        ("app `other` AS SELEC a FROM t", "other"),
+        ("-- the app is late\nAPP other\nAS SELEC a", "other"),
+        ("/* app\nlate */ AS SELEC app FROM t GROUP BY app HAVING 1 ~ 2", "streams"),
+        ("STREAM INT \udcff", "streams"),
+    ],
+)
+def test_the_app_of_a_statement_that_cannot_be_read_is_what_its_text_says(tmp_path: Path, text: str, app: str) -> None:
+    folder = tmp_path / "sql" / "streams"
+    folder.mkdir(parents=True)
+    (folder / "bad.sql").write_text(text, "utf-8", "surrogateescape")
+    _, [wrong] = load_partial(tmp_path)
+    assert wrong.app == app
