@@ -20,7 +20,7 @@ from penstock.engine.state.restore_rules import restorable_fold
 from penstock.errors import DeclarationError
 from penstock.kafka.commit_marker import read_commit_marker
 from penstock.kafka.dead_letters import HEADER_PREFIX
-from penstock.model.topic import Topic
+from penstock.model.topic import DEAD_LETTERS, Topic
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing.case_file import CaseStep, StreamCase, as_text
 from penstock.testing.registry_values import RegistryTopics
@@ -212,12 +212,12 @@ class CaseRun:
             (as_text(row.key), self._registered.expected(row.value, [self._output], label)) for row in step.expect
         ]
         inputs = [one.topic.name for stream in self._streams for one in stream.sources.values() if one.topic]
+        outputs = [name for stream in self._streams for name in stream.output_names]
         compare(f"{label}: records of {self._output}", rows, expected)
-        topics = {name for stream in self._streams for name in stream.side_outputs if name != stream.late_topic}
         compare(
             f"{label}: dead letters, with their reasons",
-            [self._with_header(r, "reason") for topic in topics if dead for r in self._new_records(topic)],
-            [(self._registered.expected(one.value, inputs, label), one.reason) for one in step.dead],
+            [self._with_header(record, "reason") for record in (self._new_dead_letters() if dead else ())],
+            [(self._registered.expected(one.value, [*inputs, *outputs], label), one.reason) for one in step.dead],
             "value",
         )
         if dead != len(step.dead):
@@ -242,6 +242,14 @@ class CaseRun:
         records = read(self._bootstrap, topic, next_offsets)
         next_offsets.update({record.partition: record.offset + 1 for record in records})
         return records
+
+    def _new_dead_letters(self) -> list[Record]:
+        """Records of inputs, and rows that an output or an expectation refuses."""
+        of_inputs = {name for stream in self._streams for name in stream.side_outputs if name != stream.late_topic}
+        letters = [record for topic in sorted(of_inputs) for record in self._new_records(topic)]
+        # Those of all streams that have no topic of their own; rows of other streams that are late are there too.
+        shared = self._new_records(DEAD_LETTERS.name)
+        return letters + [record for record in shared if f"{HEADER_PREFIX}late-ms" not in dict(record.headers)]
 
     def _with_header(self, record: Record, name: str) -> Row:
         return self._registered.text(record.value_bytes), dict(record.headers)[f"{HEADER_PREFIX}{name}"]

@@ -125,6 +125,36 @@ def test_what_is_ahead_is_told_by_the_clock_of_the_case(run: Run) -> None:
 """)
 
 
+CHECKED = """\
+STREAM INTO checked-orders
+READ orders AS JSON (shop STRING NOT NULL, amount DOUBLE NOT NULL, at BIGINT NOT NULL)
+    EVENT TIME timestamp_millis(at)
+KEY shop
+EXPECT positive amount > 0 ON VIOLATION DEAD LETTER
+EXPECT small amount < 100 ON VIOLATION KEEP
+APP orders
+AS SELECT shop, amount FROM orders
+"""
+
+
+def test_rows_that_violate_an_expectation_are_dead_letters_of_a_case(shop: Path, run: Run) -> None:
+    (shop / "sql" / "streams").mkdir(exist_ok=True)
+    (shop / "sql" / "streams" / "checked-orders.sql").write_text(CHECKED)
+    run("""\
+    streams: [checked-orders]
+    steps:
+      - send:
+          - value: {shop: north, amount: -1.0, at: !ms 2026-01-31T12:00:05Z}
+          - value: {shop: south, amount: 200.0, at: !ms 2026-01-31T12:00:05Z}
+          - value: none
+        dead:
+          - {value: none, reason: "not valid JSON: none"}
+          - {value: {amount: -1.0}, reason: "the row violates positive: amount > 0"}
+        expect:
+          - {key: south, value: {amount: 200.0}}
+""")
+
+
 def test_late_records_must_be_expected(run: Run) -> None:
     with pytest.raises(CaseFailure, match=r"order-minutes.yaml:6: one, step 2: 1 records were late, not 0"):
         run("""\
