@@ -230,6 +230,55 @@ def test_an_environment_without_pip_gets_it(project: Path) -> None:
     subprocess.run([str(bootstrap.python()), "-c", "import pip"], check=True)
 
 
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({}, []),
+        (
+            {"PIP_INDEX_URL": "https://mirror.example/simple", "PIP_TIMEOUT": "9"},
+            ["--default-index=https://mirror.example/simple"],
+        ),
+        ({"PIP_FIND_LINKS": "/one /two"}, ["--find-links=/one", "--find-links=/two"]),
+        ({"PIP_CERT": "/certificates.pem"}, ["/certificates.pem"]),
+        ({"PIP_EXTRA_INDEX_URL": "https://mirror.example/simple"}, None),
+    ],
+    ids=["", "a mirror", "folders", "certificates", "a setting that uv has not"],
+)
+def test_uv_installs_from_where_pip_would(
+    project: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], options: list[str] | None
+) -> None:
+    for name in [name for name in os.environ if name.startswith("PIP_") or name == "SSL_CERT_FILE"]:
+        monkeypatch.delenv(name)
+    for name, value in {"PIP_CONFIG_FILE": os.devnull, **settings}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(bootstrap, "python", lambda: Path(sys.executable))
+    calls: list[tuple[list[str], dict[str, str]]] = []
+
+    def run(_title: str, _log: str, _number: int, command: list[str], env: dict[str, str] | None = None) -> int:
+        calls.append((command, env or {}))
+        return 0
+
+    monkeypatch.setattr(bootstrap, "run", run)
+    assert bootstrap.uv("Installing", ["--no-deps"]) == (options is not None)
+    if options is None:
+        assert not calls
+    else:
+        (fetch, _), (command, env) = calls
+        assert fetch[-2:] == [str(project / ".venv" / "uv"), bootstrap.UV]
+        given = [word for word in command if "=" in word] + [env[n] for n in ("SSL_CERT_FILE",) if n in env]
+        assert given == options
+
+
+def test_what_uv_cannot_install_pip_does(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_pip: list[str] = []
+    (project / "requirements.txt").write_text("pip\n")
+    monkeypatch.setattr(bootstrap, "pip_settings", dict)
+    monkeypatch.setattr(bootstrap, "run", lambda *_: 1)
+    monkeypatch.setattr(bootstrap, "pip", lambda title, *_: by_pip.append(title))
+    bootstrap.install([project / "requirements.txt"])
+    assert by_pip == ["Installing 1 packages"]
+
+
 @pytest.fixture
 def _pip_of_the_tests(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is installed is of the Python that runs the tests, so nothing is."""
