@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.archive import parquet
-from penstock.catalog import load, load_partial
+from penstock.catalog import load_partial
 from penstock.engine.operations.recompute import EPOCH, RecomputeCounts, check_chain, recompute_rows
 from penstock.engine.operations.stream_explanation import explain
 from penstock.engine.session import session_for
@@ -20,6 +20,7 @@ from penstock.errors import DeclarationError
 from penstock.model.output_mode import EmitFinal
 from penstock.testing.case_file import RefusedStatement, StreamCase, Way
 from penstock.testing.case_run import CaseFailure, CaseResult, CaseRun, NotPossible, compare
+from penstock.testing.declared import pick, read_project
 from penstock.testing.registry_values import RegistryTopics
 from penstock.testing.row_diff import Row
 from penstock.testing.topics import Record, delete_all
@@ -48,12 +49,8 @@ def run_case(case: StreamCase, way: Way, project: Path, spark: SparkSession, boo
         NotPossible: It cannot be run in this way.
         PenstockError: It does not fit its streams, or the broker fails.
     """
-    declared = load(project)
-    every = {**declared.streams, **declared.disabled}
-    if unknown := [name for name in case.streams if name not in every]:
-        what = f"{case.label(1)}: the project has no such stream"
-        raise DeclarationError(what, got=", ".join(unknown), hint=", ".join(sorted(every)) or "none is declared")
-    streams = [every[name] for name in case.streams]
+    declared, broken = read_project(project)
+    streams = pick(case.streams, {**declared.streams, **declared.disabled}, "stream", broken, case.label(1))
     if way == "recompute":
         check_recompute(case, streams)
     delete_all(bootstrap)

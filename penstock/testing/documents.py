@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.catalog import load
 from penstock.errors import DeclarationError
 from penstock.model.output import JSON
 from penstock.model.stream import Stream
 from penstock.testing.case_file import DocumentCase, as_text
 from penstock.testing.case_run import compare
+from penstock.testing.declared import pick, read_project
 from penstock.testing.rows import Given, frames, registered_topics
 from penstock.testing.topics import Record
 
@@ -35,11 +35,9 @@ def check_documents(case: DocumentCase, label: str, project: Path, spark: SparkS
         DeclarationError: The project has no such sink, or the sink does not read the topic of a record, or its fields
             do not fit the schema of the topic.
     """
-    catalog = load(project)
-    if case.sink not in catalog.sinks:
-        hint = ", ".join(sorted(catalog.sinks)) or "none is declared"
-        raise DeclarationError(f"{label}: the project has no such sink", got=case.sink, hint=hint)
-    sink = catalog.declared[case.sink]
+    catalog, broken = read_project(project)
+    sinks = {name: catalog.declared[name] for name in catalog.sinks}
+    [sink] = pick([case.sink], sinks, "sink", broken, label)
     assert isinstance(sink, Stream)
     registered = registered_topics(sink)
     topics = {source.source: name for name, source in sink.sources.items()}
