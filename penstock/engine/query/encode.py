@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.engine.query import decode
 from penstock.engine.query.expectations import violation_columns
 from penstock.engine.query.trace_context import header_columns
-from penstock.engine.query.written_values import written_columns
+from penstock.engine.query.written_values import readable_columns, written_columns
 from penstock.errors import Blocked, DeclarationError
 from penstock.model.mask_expressions import masked_columns
 from penstock.model.output import TopicOutput
@@ -66,7 +65,7 @@ def _columns(output: Output, rows: DataFrame, is_own: Column | None = None, *, r
     if output.topic.registry_schema is None:
         return output.columns(masked)
     if readable:
-        return replace(output, topic=replace(output.topic, schema="")).columns(masked)
+        return readable_columns(rows, output, output.topic.registry_schema, masked)
     return written_columns(rows, output, output.topic.registry_schema, masked, is_own)
 
 

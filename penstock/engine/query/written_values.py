@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -68,15 +69,31 @@ def written_columns(
         RegistryError: The registry does not answer.
     """
     key, _ = output.columns(masked)
-    fields = schema.fields
-    record = F.struct(*(masked.get(f.name.lower(), F.col(quoted(f.name))).alias(f.name) for f in fields))
-    (have,) = rows.select(record).schema
-    record = record.cast(_written_type(have.dataType, Type("struct", fields=fields), f"topic {output.topic.name}"))
+    record = _record(rows, output, schema, masked)
     if is_own is not None and schema.kind in IN_WORKERS:
         record = F.when(is_own, record)
     number = client.registered_id(schema.subject_of(output.topic.name), schema.text, schema.kind)
     header = F.lit(wire_format.header(number))
     return [key, F.concat(header, ENCODERS[schema.kind](record, schema)).alias("value")]
+
+
+def readable_columns(
+    rows: DataFrame, output: TopicOutput, schema: RegistrySchema, masked: Mapping[str, Column]
+) -> list[Column]:
+    """As `written_columns`, with the same values as plain JSON, for people; no registry is asked."""
+    key, _ = output.columns(masked)
+    record = _record(rows, output, schema, masked)
+    fields = {field.name.lower(): record.getField(field.name) for field in schema.fields}
+    _, value = replace(output, topic=replace(output.topic, schema="")).columns({**masked, **fields})
+    return [key, value]
+
+
+def _record(rows: DataFrame, output: TopicOutput, schema: RegistrySchema, masked: Mapping[str, Column]) -> Column:
+    """A struct of the fields of a schema, with their types."""
+    fields = schema.fields
+    record = F.struct(*(masked.get(f.name.lower(), F.col(quoted(f.name))).alias(f.name) for f in fields))
+    (have,) = rows.select(record).schema
+    return record.cast(_written_type(have.dataType, Type("struct", fields=fields), f"topic {output.topic.name}"))
 
 
 def _written_type(have: DataType, of: Type, where: str) -> str:

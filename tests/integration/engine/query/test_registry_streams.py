@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.engine.query.encode import encode_rows
-from penstock.errors import SchemaNotRegistered
+from penstock.errors import DeclarationError, SchemaNotRegistered
 from penstock.model.topic import COMMITS
 from penstock.registry import client
 from penstock.streams import F, Input, Stateless, Stream, Table, Topic, TopicOutput
@@ -91,8 +91,17 @@ def test_a_stream_reads_and_writes_a_format(
 def test_a_preview_shows_values_as_json_and_asks_no_registry(name: str, spark: SparkSession) -> None:
     output = TopicOutput(Topic("named", schema=FORMATS[name].named), key="id", value=("id", "shop", "at", "town", "n"))
     stream = Stream("s", "a", {"rows": Input(Topic("in"))}, lambda rows: rows, output, Stateless())
-    rows = spark.sql("SELECT 1L AS id, 'a' AS shop, timestamp '2026-02-03 04:05:06Z' AS at, NULL AS town, 1 AS n")
+    rows = spark.sql("SELECT '1' AS id, 'a' AS shop, timestamp '2026-02-03 04:05:06Z' AS at, NULL AS town, 1L AS n")
     [record] = encode_rows(stream, rows, readable=True).collect()
     assert json.loads(record.value) == {
         "id": 1, "shop": "a", "at": "2026-02-03T04:05:06.000000Z", "town": None, "n": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_preview_refuses_what_a_batch_would(name: str, spark: SparkSession) -> None:
+    output = TopicOutput(Topic("named", schema=FORMATS[name].named), key="id", value=("id", "shop", "at", "town", "n"))
+    stream = Stream("s", "a", {"rows": Input(Topic("in"))}, lambda rows: rows, output, Stateless())
+    rows = spark.sql("SELECT 1L AS id, 'a' AS shop, timestamp '2026-02-03 04:05:06Z' AS at, NULL AS town, 1.5D AS n")
+    with pytest.raises(DeclarationError, match="a column cannot be written as its field: topic named, n"):
+        encode_rows(stream, rows, readable=True)
