@@ -146,16 +146,22 @@ def test_a_driver_works_until_its_standby_is_ready(p: Platform, made: Bare, monk
     assert made._why == ("release 1", "released")
 
 
-@pytest.mark.parametrize(("release", "reconciled"), [(0, ["s"]), (1, [])], ids=["the version before", "the next"])
-def test_only_the_driver_of_the_cut_waits_for_its_end(
-    p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch, release: int, reconciled: list[str]
-) -> None:
-    """That of the version before works until its standby is ready, also if its query has to be started again."""
+def begin_cut(p: Platform) -> str:
+    """The id of a replacement of stream `s` whose cut has begun."""
     with p.control.engine.begin() as c:
         c.execute(tables.app.update().values(digest="old"))
     row = p.control.request_replacement("s", "a", "new", "old", ME, {})
     p.control.move_replacement(row.id, "following")
     assert p.control.begin_cut(row.id)
+    return row.id
+
+
+@pytest.mark.parametrize(("release", "reconciled"), [(0, ["s"]), (1, [])], ids=["the version before", "the next"])
+def test_only_the_driver_of_the_cut_waits_for_its_end(
+    p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch, release: int, reconciled: list[str]
+) -> None:
+    """That of the version before works until its standby is ready, also if its query has to be started again."""
+    begin_cut(p)
     started: list[str] = []
     run = SimpleNamespace(active=False, running=True, reconcile=lambda: started.append("s"))
     made._runs, made._release = {"s": run}, release
@@ -193,11 +199,7 @@ def test_a_driver_looks_more_often_while_one_of_its_streams_is_replaced(
 def test_a_stream_that_is_replaced_waits_for_no_other_start(
     p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with p.control.engine.begin() as c:
-        c.execute(tables.app.update().values(digest="old"))
-    row = p.control.request_replacement("s", "a", "new", "old", ME, {})
-    p.control.move_replacement(row.id, "following")
-    assert p.control.begin_cut(row.id)
+    cut = begin_cut(p)
     monkeypatch.setattr(p.control, "desired", lambda _: dict.fromkeys("rst", "on"))
     started: list[str] = []
 
@@ -216,7 +218,7 @@ def test_a_stream_that_is_replaced_waits_for_no_other_start(
     monkeypatch.setattr(made._leases, "owns", lambda _: True)
     made._look()
     assert started == ["r"], "the end of the cut is looked for before the next start"
-    p.control.move_replacement(row.id, "cut")
+    p.control.move_replacement(cut, "cut")
     made._look()
     assert started == ["r", "s", "t"]
 
