@@ -56,7 +56,7 @@ def test_a_run_is_started_by_a_form(visit: Visit, screenshots: Path) -> None:
     dialog = view.frame.get_by_role("dialog", name="Start order-replay")
     yesterday = (datetime.now(UTC) - timedelta(days=1)).replace(hour=0, minute=0)
     expect(dialog.get_by_label("From")).to_have_value(yesterday.strftime("%Y-%m-%dT%H:%M"))
-    expect(dialog.get_by_label("Topic")).to_have_value("orders")
+    expect(dialog.get_by_label("Target topic")).to_have_value("orders")
     dialog.get_by_label("From").fill("2026-01-01T00:00")
     dialog.get_by_label("To", exact=True).fill("2026-01-02T06:30")
     dialog.get_by_label("Dry run").check()
@@ -72,6 +72,12 @@ def test_a_run_is_started_by_a_form(visit: Visit, screenshots: Path) -> None:
         "begin": "2026-01-01T00:00:00Z", "end": "2026-01-02T06:30:00Z", "target": "orders", "dry_run": True,
         "unclosed": False, "again": False,
     }  # fmt: skip
+    # Without a target it is the one that is declared.
+    view.frame.get_by_role("button", name="Start order-replay").click()
+    dialog.get_by_label("Target topic").fill("")
+    dialog.get_by_role("button", name="Start").click()
+    expect(dialog).to_have_count(0)
+    assert "target" not in airflow.started[1][1]["conf"]
     assert view.troubles == []
 
 

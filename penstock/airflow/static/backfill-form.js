@@ -42,7 +42,7 @@ const midnight = (ms) => new Date(Math.floor(ms / DAY_MS) * DAY_MS).toISOString(
 export const startBackfill = ({ name, writes }, acted) => {
   const input = (props) => h("input", { autocomplete: "off", ...props });
   const [begin, end] = [input({ type: "datetime-local", value: midnight(Date.now() - DAY_MS) }), input({ type: "datetime-local", value: midnight(Date.now()) })];
-  const target = input({ type: "text", value: writes.find(({ kind }) => kind === "topic")?.name ?? "", required: true });
+  const target = input({ type: "text", value: writes.find(({ kind }) => kind === "topic")?.name ?? "", placeholder: "as declared" });
   const check = (words) => {
     const box = h("input", { type: "checkbox" });
     return [box, h("label", { class: "check" }, box, ` ${words}`)];
@@ -58,7 +58,7 @@ export const startBackfill = ({ name, writes }, acted) => {
     event.preventDefault();
     start.disabled = true;
     text(failed, "");
-    const conf = { begin: utc(begin.value), end: utc(end.value), target: target.value, dry_run: dry.checked, unclosed: unclosed.checked, again: again.checked };
+    const conf = { begin: utc(begin.value), end: utc(end.value), ...(target.value && { target: target.value }), dry_run: dry.checked, unclosed: unclosed.checked, again: again.checked };
     try {
       const run = await airflow(`dags/backfill_${encodeURIComponent(name)}/dagRuns`, {
         method: "POST",
@@ -76,6 +76,6 @@ export const startBackfill = ({ name, writes }, acted) => {
   openDialog({
     title: `Start ${name}`,
     about: "One interval of event time, in UTC; its end is not included. What an earlier run of the same interval has written is not written again.",
-    make: () => [h("form", { class: "start", onsubmit }, field("From", begin), field("To", end), field("Topic", target), dryLabel, unclosedLabel, againLabel, failed, h("div", { class: "buttons" }, start)), more],
+    make: () => [h("form", { class: "start", onsubmit }, field("From", begin), field("To", end), field("Target topic", target), dryLabel, unclosedLabel, againLabel, failed, h("div", { class: "buttons" }, start)), more],
   });
 };
