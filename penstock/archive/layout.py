@@ -180,11 +180,6 @@ def to_gzip_json(data: object) -> bytes:
     return gzip.compress(json.dumps(data, sort_keys=True).encode(), mtime=0)
 
 
-def hour_of(at: datetime) -> str:
-    """The hour of a time, as `2026-01-31T23`."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H")
-
-
 def hour_start(hour: str) -> datetime:
     return datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC)
 
