@@ -118,14 +118,12 @@ def discard_letters(control: Control, action: Action, actor: Actor) -> JSONRespo
     if action.kind != "letters" or not action.stream:
         raise HTTPException(422, "letters of a topic are discarded, of one stream")
     _check_letters(action)
-    bootstrap, places = settings().bootstrap, set(action.places)
+    bootstrap = settings().bootstrap
     with limited(letter_reads), _broker():
         chosen = [
             letter
             for letter in read_dead_letters([action.name], bootstrap, LAST)
-            if letter.stream == action.stream
-            and letter.origin
-            and f"{letter.origin.partition}:{letter.origin.offset}" in places
+            if letter.stream == action.stream and not letter.places.isdisjoint(action.places)
         ]
         if not chosen:
             raise HTTPException(409, "the topic has no such letters among its last ones")

@@ -107,7 +107,7 @@ def replay_letters(
         chosen = [
             one
             for one in read_dead_letters([_declared(topic)], settings().bootstrap)
-            if stream in ("", one.stream) and (not place or not places_of(one).isdisjoint(place))
+            if stream in ("", one.stream) and (not place or not one.places.isdisjoint(place))
         ]
         check_places(chosen, place or (), topic, topic)
         everything = read_dead_letters(catalog.dead_letter_topics, settings().bootstrap)
@@ -144,7 +144,7 @@ def discard_letters(
             for one in read_dead_letters([_declared(topic)], settings().bootstrap)
             if stream in ("", one.stream)
             and one.reason.startswith(reason)
-            and (not place or not places_of(one).isdisjoint(place))
+            and (not place or not one.places.isdisjoint(place))
         ]
         check_places(chosen, place or (), topic, topic)
         if chosen and not (yes or dry_run):
@@ -202,11 +202,6 @@ def _kind(letter: DeadLetter) -> str:
     return printable(letter.reason.partition(": ")[0], WIDTH)
 
 
-def places_of(letter: DeadLetter) -> set[str]:
-    """The names of its origin that --place accepts, with and without the topic."""
-    return {letter.location, f"{letter.origin.partition}:{letter.origin.offset}"} if letter.origin else set()
-
-
 def check_places(letters: Sequence[DeadLetter], places: Iterable[str], owner: str, topic: str) -> None:
     """Check that each place is the origin of exactly one record.
 
@@ -220,7 +215,7 @@ def check_places(letters: Sequence[DeadLetter], places: Iterable[str], owner: st
         PenstockError: a place is of no record, or of several.
     """
     for place in places:
-        locations = sorted({one.location for one in letters if place in places_of(one)})
+        locations = sorted({one.location for one in letters if place in one.places})
         if not locations:
             hint = f"take a place that `penstock dead-letters show {topic}` shows"
             raise PenstockError(f"{owner} has no dead letter of this place", got=place, hint=hint)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from penstock.catalog import BrokenFile, partial_catalog
 from penstock.cli.arguments import AsJson, Place, completion, look_up
-from penstock.cli.dead_letters import check_places, places_of
+from penstock.cli.dead_letters import check_places
 from penstock.cli.output import clear_errors, console, count, echo, emit, print_check, state, table
 from penstock.cli.spark import session, short_session
 from penstock.control import connect
@@ -147,7 +147,7 @@ def replay(
         if every == bool(place):
             raise PenstockError("no records are chosen", hint="use either --all, or --place once or more")
         stream = _sink(name)
-        chosen = [one for one in _letters(stream) if not place or not places_of(one).isdisjoint(place)]
+        chosen = [one for one in _letters(stream) if not place or not one.places.isdisjoint(place)]
         check_places(chosen, place or (), f"sink {name}", stream.output.dead_letter_topic.name)  # type: ignore[union-attr]
         with session(f"sinks-{name}") as spark:
             from penstock.engine.operations.sink_replay import ALREADY_REPLAYED

@@ -91,6 +91,11 @@ class DeadLetter:
         return str(self.origin or f"row for {self.penstock_headers.get('output', '?')}")
 
     @property
+    def places(self) -> set[str]:
+        """The names of its origin by which it is chosen, with and without the topic; empty without an origin."""
+        return {self.location, f"{self.origin.partition}:{self.origin.offset}"} if self.origin else set()
+
+    @property
     def truncated(self) -> str:
         """Which of key and value are truncated, or not there at all."""
         return self.penstock_headers.get("cut", "") or self.penstock_headers.get(HIDDEN, "")
