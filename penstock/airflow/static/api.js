@@ -17,10 +17,11 @@ export class Failure extends Error {
   }
 }
 
-const call = async (path, { timeout = TIMEOUT_MS, ...options } = {}) => {
+// The answer, and its JSON; null where it has none.
+export const exchange = async (url, { timeout, ...options }) => {
   let answer;
   try {
-    answer = await fetch(new URL(path, BASE), {
+    answer = await fetch(url, {
       cache: "no-store",
       credentials: "same-origin",
       signal: AbortSignal.timeout(timeout),
@@ -29,7 +30,11 @@ const call = async (path, { timeout = TIMEOUT_MS, ...options } = {}) => {
   } catch {
     throw new Failure("server", "Airflow's API server does not answer.");
   }
-  const body = await answer.json().catch(() => null);
+  return [answer, await answer.json().catch(() => null)];
+};
+
+const call = async (path, options = {}) => {
+  const [answer, body] = await exchange(new URL(path, BASE), { timeout: TIMEOUT_MS, ...options });
   if (answer.ok && body) return body;
   const detail = typeof body?.detail === "string" ? body.detail : `The server answered ${answer.status}.`;
   if (answer.status === 503 && body?.code === "control_away") throw new Failure("control", detail);

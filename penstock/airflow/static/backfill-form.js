@@ -1,4 +1,5 @@
 // Runs of a backfill in Airflow: the form that starts one, and those that wait in its queue.
+import { exchange } from "./api.js";
 import { openDialog } from "./dialog.js";
 import { dagLink, h, text } from "./dom.js";
 
@@ -8,13 +9,7 @@ const QUEUED = 100;
 const DAY_MS = 86_400_000;
 
 const airflow = async (path, options = {}) => {
-  let answer;
-  try {
-    answer = await fetch(new URL(path, API), { cache: "no-store", credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT_MS), ...options });
-  } catch {
-    throw new Error("Airflow's API server does not answer.");
-  }
-  const body = await answer.json().catch(() => null);
+  const [answer, body] = await exchange(new URL(path, API), { timeout: TIMEOUT_MS, ...options });
   if (answer.ok) return body;
   throw new Error(answer.status === 403 ? "You may not do this in Airflow." : typeof body?.detail === "string" ? body.detail : `Airflow answered ${answer.status}.`);
 };

@@ -44,6 +44,11 @@ export const date = (ms) => {
   return `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
 };
 
+// A producer may write any timestamp. length: of the text before the zone, 23 with milliseconds.
+export const utc = (ms, length = 19) => {
+  const at = new Date(ms);
+  return Number.isNaN(at.getTime()) ? `${ms}` : `${at.toISOString().slice(0, length).replace("T", " ")} UTC`;
+};
 export const moment = (ms, now) => (date(ms) === date(now) ? clock(ms) : `${date(ms)} ${clock(ms)}`);
 
 // The error of a stream that runs again is past.

@@ -16,7 +16,7 @@ const card = (one) =>
     "article",
     { class: "letter" },
     h("h4", {}, one.reason || "no reason given"),
-    h("p", { class: "muted" }, `from ${one.source} · written ${new Date(one.at).toISOString().slice(0, 19).replace("T", " ")} UTC in ${one.topic}, partition ${one.partition}, offset ${one.offset} · ${f.bytes(one.size)}`),
+    h("p", { class: "muted" }, `from ${one.source} · written ${f.utc(one.at)} in ${one.topic}, partition ${one.partition}, offset ${one.offset} · ${f.bytes(one.size)}`),
     one.key == null ? null : h("p", {}, h("span", { class: "muted" }, "key "), h("code", {}, one.key)),
     text(one.value, "no value: a tombstone"),
     one.ended ? h("p", { class: "muted" }, `It was ${one.ended}.`) : null,
@@ -44,7 +44,7 @@ export const showLog = (app) =>
     atEnd: true,
     make: async () => {
       const { name, lines, at } = await api.log(app);
-      const last = `${name}, last written ${new Date(at).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+      const last = `${name}, last written ${f.utc(at)}`;
       return [h("p", { class: "muted" }, last), h("pre", { class: "log" }, lines.join("\n") || "It is empty.")];
     },
   });

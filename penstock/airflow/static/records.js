@@ -4,17 +4,11 @@ import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 
-const utc = (ms) => {
-  const at = new Date(ms);
-  // A producer may write any timestamp.
-  return Number.isNaN(at.getTime()) ? `${ms}` : `${at.toISOString().slice(0, 23).replace("T", " ")} UTC`;
-};
-
 const card = ({ partition, offset, at, key, value, size }) =>
   h(
     "article",
     { class: "letter" },
-    h("p", { class: "muted" }, `${utc(at)} · partition ${partition}, offset ${f.exact(offset)} · ${f.bytes(size)}`),
+    h("p", { class: "muted" }, `${f.utc(at, 23)} · partition ${partition}, offset ${f.exact(offset)} · ${f.bytes(size)}`),
     key == null ? h("p", { class: "muted" }, "no key") : h("p", {}, h("span", { class: "muted" }, "key "), h("code", {}, key)),
     value == null ? h("p", { class: "muted" }, "no value: a tombstone") : h("pre", { class: "error", tabindex: "0" }, value),
   );

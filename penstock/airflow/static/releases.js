@@ -4,8 +4,6 @@ import { h } from "./dom.js";
 import * as f from "./format.js";
 import { openDialog } from "./dialog.js";
 
-const at = (ms) => `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
-
 // What an app runs, and what it is to run while the driver of an earlier release drains.
 export const releaseText = ({ release_seq: last, running_release: running }) =>
   running == null || running === last ? `release ${f.exact(last)}` : `release ${f.exact(running)} drains, release ${f.exact(last)} is next`;
@@ -26,7 +24,7 @@ const marksOf = (release, releases) => {
 export const releaseOptions = (releases) =>
   releases
     .filter(({ digest }) => digest)
-    .map((release) => [String(release.number), [`of release ${release.number}, ${at(release.at)}`, ...marksOf(release, releases), release.note].filter(Boolean).join(", ")]);
+    .map((release) => [String(release.number), [`of release ${release.number}, ${f.utc(release.at)}`, ...marksOf(release, releases), release.note].filter(Boolean).join(", ")]);
 
 const lineKind = (line) => ({ "+": "added", "-": "removed", "@": "place" })[line[0]];
 
@@ -69,7 +67,7 @@ const card = (app, release, releases, onReturn) => {
     "article",
     { class: "letter", "data-release": release.number },
     h("h4", {}, `Release ${release.number}`, marks.length ? h("span", { class: "muted" }, ` ${marks.join(", ")}`) : null),
-    h("p", { class: "muted" }, `${at(release.at)} by ${release.actor} · code ${release.digest?.slice(0, 12) ?? f.DASH}${release.note ? ` · ${release.note}` : ""}`),
+    h("p", { class: "muted" }, `${f.utc(release.at)} by ${release.actor} · code ${release.digest?.slice(0, 12) ?? f.DASH}${release.note ? ` · ${release.note}` : ""}`),
     previous && previous.digest !== release.digest ? changesFrom(app, `Changes since release ${previous.number}`, previous.number, release.number) : null,
     back && onReturn ? h("button", { type: "button", "aria-label": `Return ${app} to release ${release.number}`, onclick: () => onReturn(release.number) }, "Return to this …") : null,
   );

@@ -16,7 +16,6 @@ import { StreamCharts } from "../stream-charts.js";
 
 const CAPTURES = "captures"; // the app of all captures
 const listed = (one) => h("li", {}, ...neighbour(one));
-const utc = (ms) => `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
 export class StreamView {
   constructor({ acted, guard }, [name]) {
@@ -113,7 +112,7 @@ export class StreamView {
       ["State", f.bytes(stream.state_bytes)],
       ["State rows", f.exact(stream.state_rows)],
       [stream.app === CAPTURES ? "Poll" : "Batch", f.exact(stream.batch_id)],
-      ["Watermark", stream.watermark == null ? f.DASH : utc(stream.watermark)],
+      ["Watermark", stream.watermark == null ? f.DASH : f.utc(stream.watermark)],
       ["Last report", stream.reported_age_ms == null ? "never" : `${f.age(stream.reported_age_ms)} ago`],
       ...(declared?.output_mode ? [["Output mode", declared.output_mode]] : []),
       ...(declared?.masks ?? []).map((mask) => ["Masked", mask]),
