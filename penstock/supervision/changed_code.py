@@ -25,7 +25,8 @@ def changed_files(control: Control, catalog: Catalog) -> Mapping[str, Sequence[s
     """
     on_disk = code_snapshot.read_project(settings().project)
     apps_by_digest: dict[str, list[str]] = {}
-    for app in control.apps():
+    all_apps = control.apps()
+    for app in all_apps:
         if app.digest:
             apps_by_digest.setdefault(app.digest, []).append(app.name)
     changed: dict[str, list[str]] = {}
@@ -36,7 +37,7 @@ def changed_files(control: Control, catalog: Catalog) -> Mapping[str, Sequence[s
             # A snapshot that is damaged is replaced too.
             released = {}
         paths = code_snapshot.changed_paths(released, on_disk)
-        of_all = files_of_apps(paths, {**released, **on_disk}, [app.name for app in control.apps()], catalog)
+        of_all = files_of_apps(paths, {**released, **on_disk}, [app.name for app in all_apps], catalog)
         changed |= {app: of_all[app] for app in apps}
     return {app: paths for app, paths in changed.items() if paths}
 
