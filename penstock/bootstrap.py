@@ -31,7 +31,7 @@ except ImportError:
 print(".".join(map(str, sys.version_info[:3])) + without)
 """
 LAST_LINES = 15
-# uv (https://docs.astral.sh/uv) fetches packages side by side and compiles none: a quarter of pip's time.
+# uv (https://docs.astral.sh/uv) fetches packages side by side and compiles none: less than half of pip's time.
 UV = "uv==0.13.9"
 # Settings of pip that uv has as options, and settings that do not matter to uv. With any other one pip is used.
 UV_OPTIONS = {"index-url": "--default-index", "find-links": "--find-links"}
