@@ -95,6 +95,9 @@ class BackfillProgress:
             )
             if rows_done is not None:
                 self._measure_rate(rows_done)
+            if self.status.state == "waiting":
+                # It comes no nearer to its end.
+                self.status = replace(self.status, rate=0.0, seconds_left=None)
             now, changed = self._clock(), self.status.state != previous.state
             if changed or now >= self._logged_at + LOG_INTERVAL:
                 self._logged_at = now

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -151,6 +153,28 @@ class Scene:
         self.control.report(rows, keep=keep)
         for run in (RUNNING, WAITS):
             self.control.report_backfill(run)
+
+    @contextmanager
+    def app_of(self, app: str, name: str) -> Iterator[ProgressRow]:
+        """An app that runs one thing, and is there until the end."""
+        now = self.control.now()
+        with self.control.engine.begin() as c:
+            c.execute(insert(s.app).values(name=app, release_seq=0, restarts=0))
+            c.execute(insert(s.stream).values(name=name, app=app, desired="on", changed_at=now))
+        incarnation = self._launch(app, now)
+        self._figures(name, app, incarnation, 0, now)
+        row = self.rows[-1]
+        try:
+            yield row
+        finally:
+            self.rows.remove(row)
+            self.live.remove(incarnation)
+            with self.control.engine.begin() as c:
+                for t, key, value in (
+                    (s.history, "name", name), (s.progress, "name", name), (s.stream, "name", name),
+                    (s.driver, "app", app), (s.app, "name", app),
+                ):  # fmt: skip
+                    c.execute(t.delete().where(t.c[key] == value))
 
     def _keep_reporting(self) -> None:
         for number in itertools.count(1):

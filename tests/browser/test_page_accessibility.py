@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
+from tests.browser.accessibility import violations
 from tests.browser.scene import Scene
 from tests.browser.server import Server
 
@@ -14,15 +14,6 @@ ADDRESSES = (
     "", "streams", "streams/summaries", "captures", "sinks", "backfills", "replacements", "archives", "views",
     "dead-letters", "catalog", "catalog/orders", "activity",
 )  # fmt: skip
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
-
-
-def violations(page: Page) -> list[str]:
-    return [
-        f"{violation['id']}: {node['target']} {node['failureSummary']}"
-        for violation in Axe().run(page, options=RULES).response["violations"]
-        for node in violation["nodes"]
-    ]
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])

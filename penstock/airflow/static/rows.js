@@ -1,6 +1,6 @@
 // Parts that several views have: tables, filters and pages of rows.
 import * as api from "./api.js";
-import { attr, h, text } from "./dom.js";
+import { attr, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
 import { linkTo, replace, retarget } from "./router.js";
 
@@ -23,10 +23,17 @@ export const pair = (label) => {
 };
 export const pairs = (labels) => Object.fromEntries(labels.map((label) => [label, pair(label)]));
 
+// Why something is as it is, below its name.
+export const reason = (why) => (why ? h("span", { class: "s why", title: why }, why.split("\n", 1)[0]) : null);
+
 // A box that scrolls by itself, which a keyboard reaches.
 export const scrolled = (label, ...children) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
 
 export const empty = (...content) => h("p", { class: "empty" }, ...content);
+
+// That nothing is declared, once it is known what is.
+export const NOT_KNOWN = "What is declared is not known yet: the files are being read. If that lasts, `penstock catalog` says why.";
+export const undeclared = ({ declarations_known: known }, sentence) => empty(...marked(known ? sentence : NOT_KNOWN));
 
 // Content that is replaced only if its key differs, so that selections and scroll positions stay.
 export class Replaced {
@@ -121,12 +128,12 @@ export class ListView {
 
   show(data, query) {
     const names = data[this.view].map((one) => one.name);
-    const shape = JSON.stringify([data.total > 0, names]);
+    const shape = JSON.stringify([data.total > 0, data.declarations_known, names]);
     if (this.shape !== shape) {
       this.shape = shape;
       this.rows = new Map(names.map((name) => [name, this.rows.get(name) ?? new this.Row(this, name)]));
       const nodes = [...this.rows.values()].flatMap((row) => row.nodes);
-      this.place.replaceChildren(names.length ? table(`${this.view} cards`, this.columns, nodes, this.hints) : empty(data.total ? "Nothing matches." : this.none));
+      this.place.replaceChildren(names.length ? table(`${this.view} cards`, this.columns, nodes, this.hints) : data.total ? empty("Nothing matches.") : undeclared(data, this.none));
     }
     for (const one of data[this.view]) this.rows.get(one.name).show(one, data);
     this.filters.show(data, query);

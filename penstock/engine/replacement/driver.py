@@ -239,7 +239,9 @@ class ReplacementRun(ThreadRun):
         """Report what the replacement waits for, if the control database answers."""
         try:
             if row := self._control.replacement_of(self._stream.name):
-                self._control.report_replacement(row.id, why=why)
+                # While it waits, it comes no nearer to its end.
+                figures = {**row.figures, "rate": 0.0, "remaining_ms": None} if row.figures else None
+                self._control.report_replacement(row.id, why=why, figures=figures)
         except ControlError as e:
             log.warning("what the replacement of %s waits for could not be reported: %s", self._stream.name, e)
 

@@ -242,6 +242,7 @@ class ReplacementView:
         way: `in place`, `back to the version before`, or empty.
         done: progress, 0 to 1; None if unknown.
         rate, remaining_ms, lag: None unless it is in progress.
+        silent: whether its driver has not reported for too long.
         refused: rows that the store of a sink refuses.
         examples: how many differing or refused rows are kept as examples.
         cut_requested: whether the cut was asked for.
@@ -274,6 +275,7 @@ class ReplacementView:
     actor: str
     requested_at: int
     reported_age_ms: int
+    silent: bool
 
 
 @dataclass(frozen=True)

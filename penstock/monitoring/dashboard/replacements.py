@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.control import ReplacementRow, ReplacementState
-from penstock.monitoring.dashboard.alarms import PAST_FOR
+from penstock.monitoring.dashboard.alarms import PAST_FOR, SILENT_MS
 from penstock.monitoring.dashboard.model import ReplacementView
 
 REPLACEMENT_STATES: dict[ReplacementState, str] = {
@@ -49,6 +49,8 @@ def replacement_view(row: ReplacementRow, now: int) -> ReplacementView:
     figures, options = row.figures, row.options
     records, total = figures.get("records"), figures.get("total")
     done = min(1.0, records / total) if total and records is not None else None
+    silent = row.is_open and now - row.reported_at > SILENT_MS
+    reads = row.is_open and not silent
     return ReplacementView(
         row.id,
         row.name,
@@ -60,8 +62,8 @@ def replacement_view(row: ReplacementRow, now: int) -> ReplacementView:
         records=records,
         total=total,
         done=1.0 if row.state in ("cut", "confirmed") else done,
-        rate=figures.get("rate") if row.is_open else None,
-        remaining_ms=figures.get("remaining_ms") if row.is_open else None,
+        rate=figures.get("rate") if reads else None,
+        remaining_ms=(figures.get("remaining_ms") or None) if reads and row.state != "following" else None,
         lag=figures.get("lag") if row.is_open else None,
         compared=figures.get("compared"),
         equal=figures.get("equal"),
@@ -76,6 +78,7 @@ def replacement_view(row: ReplacementRow, now: int) -> ReplacementView:
         actor=row.actor,
         requested_at=row.requested_at,
         reported_age_ms=max(0, now - row.reported_at),
+        silent=silent,
     )
 
 

@@ -281,6 +281,18 @@ def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.Mo
     assert [f.state for f in told[count:]] == ["done"]
 
 
+def test_what_waits_comes_no_nearer_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "REPORT_INTERVAL", 0.0)
+    told: list[BackfillStatus] = []
+    at = iter(range(100))
+    one = BackfillProgress("a run", told.append, clock=lambda: float(next(at)))
+    one.update(rows=1_000, rows_done=0)
+    one.update(rows_done=100)
+    one.update(state="waiting", why="for a reader")
+    one.update(state="running", rows_done=200)
+    assert [(f.rate > 0, f.seconds_left is None) for f in told[1:]] == [(True, False), (False, True), (True, False)]
+
+
 def test_a_dry_run_has_a_row_of_its_own(control: Control) -> None:
     job = BackfillJob(SUMMARIES, AT, AT + timedelta(hours=1), SUMMARIES.target_topic)
     control_reporter(control, job, "me")(BackfillStatus("running", rows=10, rows_done=4))

@@ -3,7 +3,7 @@ import * as api from "../api.js";
 import { h } from "../dom.js";
 import * as f from "../format.js";
 import { linkTo } from "../router.js";
-import { Replaced, empty, scrolled, table } from "../rows.js";
+import { Replaced, reason, scrolled, table, undeclared } from "../rows.js";
 import { StateButton } from "../state.js";
 
 const COLUMNS = ["Archive", "Of", "Lies in", "State", "*Rows/s", "*Lag", "Closed hour"];
@@ -15,8 +15,8 @@ const row = (data) => (archive) => {
   pill?.show(state, archive.why, data);
   return h(
     "tr",
-    {},
-    h("th", { scope: "row", title: location }, state ? h("a", linkTo(["streams", name]), name) : name),
+    { "data-state": state },
+    h("th", { scope: "row", title: location }, state ? h("a", linkTo(["streams", name]), name) : name, reason(archive.why)),
     h("td", { class: "what" }, topic),
     h("td", { class: "places" }, place),
     h("td", {}, pill?.node ?? h("span", { class: "muted" }, "not running")),
@@ -40,11 +40,11 @@ export class ArchivesView {
 
   show(data) {
     const { archives } = data;
-    const key = archives.map((one) => [one.name, one.topic, one.place, one.state, one.why, f.count(one.rows_per_s), f.count(one.lag), one.newest_closed_hour]);
+    const key = [data.declarations_known, ...archives.map((one) => [one.name, one.topic, one.place, one.state, one.why, f.count(one.rows_per_s), f.count(one.lag), one.newest_closed_hour])];
     this.list.show(key, () =>
       archives.length
         ? table("list", COLUMNS, archives.map(row(data)), HINTS)
-        : empty("No archives are declared: they keep the records of a topic in files, for backfills and state of the past, see docs/archives.md."),
+        : undeclared(data, "No archives are declared: they keep the records of a topic in files, for backfills and state of the past, see docs/archives.md."),
     );
   }
 }

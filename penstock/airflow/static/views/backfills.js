@@ -5,7 +5,7 @@ import { queuedRuns, startBackfill } from "../backfill-form.js";
 import { dialogButton } from "../dialog.js";
 import { attr, h, marked, text } from "../dom.js";
 import * as f from "../format.js";
-import { Pager, Replaced, empty, pairs, scrolled, table } from "../rows.js";
+import { Pager, Replaced, empty, pairs, scrolled, table, undeclared } from "../rows.js";
 import { StateButton } from "../state.js";
 
 const HEAD = ["Backfill", "From", "To", "Description", "Last run", ""];
@@ -135,11 +135,11 @@ export class BackfillsView {
     });
   }
 
-  showDeclared({ declared }) {
+  showDeclared({ declared, declarations_known: known }) {
     const lastRun = ({ last_run: run }) => (run ? `${run.state}${run.ended_age_ms == null ? "" : `, ${f.age(Math.floor(run.ended_age_ms / 60_000) * 60_000)} ago`}` : "never");
     const places = (nodes) => h("td", { class: "places" }, ...nodes.map(({ kind, name }) => h("div", {}, name, h("span", { class: "muted" }, ` ${kind}`))));
     const start = (one) => dialogButton("Start", `Start ${one.name}`, () => startBackfill(one, this.acted));
-    this.declared.show(declared.map((one) => [{ ...one, last_run: null }, lastRun(one)]), () =>
+    this.declared.show([known, declared.map((one) => [{ ...one, last_run: null }, lastRun(one)])], () =>
       declared.length
         ? table(
             "list backfills",
@@ -157,7 +157,7 @@ export class BackfillsView {
               ),
             ),
           )
-        : empty(NONE),
+        : undeclared({ declarations_known: known }, NONE),
     );
   }
 }

@@ -89,7 +89,7 @@ class ReplacementRow {
     this.bar.value = r.done ?? 0;
     attr(this.bar, "title", r.done == null ? null : `${Math.floor(100 * r.done)} %`);
     text(c["Records/s"].first, f.count(r.rate));
-    text(c["Records/s"].second, r.remaining_ms == null ? "" : `${f.age(r.remaining_ms)} left`);
+    text(c["Records/s"].second, r.silent ? `last report ${f.age(r.reported_age_ms)} ago` : r.remaining_ms == null ? "" : `${f.age(r.remaining_ms)} left`);
     text(c.Lag.first, f.count(r.lag));
     const counts = [["different", r.different], ["only new", r.only_new], ["only running", r.only_running], ["refused", r.refused]];
     const differing = counts.filter(([, n]) => n > 0).map(([what, n]) => `${f.count(n)} ${what}`);

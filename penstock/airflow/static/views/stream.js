@@ -92,8 +92,8 @@ export class StreamView {
     for (const button of [this.start, this.goOn, this.records, ...this.buttons]) this.guard(button, viewer);
     attr(this.replace, "hidden", !viewer.may_release || !stream.replaceable);
     this.showFacts(stream, declared);
-    this.reads.show(data.reads_from, () => (data.reads_from.length ? data.reads_from.map(listed) : h("li", { class: "muted" }, declared ? "nothing that is declared" : "not known: it is not declared on the disk")));
-    this.feeds.show(data.read_by, () => (data.read_by.length ? data.read_by.map(listed) : h("li", { class: "muted" }, "nothing that is declared")));
+    const nothing = !data.declarations_known ? "not known yet: the files are being read" : declared ? "nothing that is declared" : "not known: it is not declared on the disk";
+    for (const [list, found] of [[this.reads, data.reads_from], [this.feeds, data.read_by]]) list.show([nothing, found], () => (found.length ? found.map(listed) : h("li", { class: "muted" }, nothing)));
     this.showTables(stream);
     this.showFaults(data.faults, now);
     attr(this.failure, "hidden", !stream.error);

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { attr, h, marked, svg, text, tileIn } from "../dom.js";
 import * as f from "../format.js";
 import { linkTo } from "../router.js";
-import { Replaced, empty, scrolled, table } from "../rows.js";
+import { Replaced, empty, reason, scrolled, table, undeclared } from "../rows.js";
 import { StateButton } from "../state.js";
 
 const EVERY_MS = 10000;
@@ -225,9 +225,9 @@ const viewRow = (states) => (view) => {
     state?.show(instance.state, instance.why, states);
     return h(
       "tr",
-      {},
+      { "data-state": instance?.state },
       ...(n ? [] : [h("th", { scope: "row", rowspan: rows.length, title: view.location }, view.name), h("td", { rowspan: rows.length, class: "places" }, view.topic)]),
-      h("td", {}, instance ? h("a", linkTo(["streams", instance.name]), instance.name) : h("span", { class: "muted" }, "no instance serves it")),
+      h("td", {}, ...(instance ? [h("a", linkTo(["streams", instance.name]), instance.name), reason(instance.why)] : [h("span", { class: "muted" }, "no instance serves it")])),
       h("td", {}, state?.node ?? f.DASH),
       h("td", { class: "n" }, f.count(instance?.lag)),
       h("td", { class: "n" }, f.count(instance?.rows)),
@@ -253,11 +253,11 @@ export class ViewsView {
 
   show(data) {
     const { views, viewer } = data;
-    const key = views.map((view) => [view.name, view.topic, view.instances.map((one) => [one.name, one.state, one.why, f.count(one.lag), f.count(one.rows)])]);
+    const key = [data.declarations_known, ...views.map((view) => [view.name, view.topic, view.instances.map((one) => [one.name, one.state, one.why, f.count(one.lag), f.count(one.rows)])])];
     this.list.show(key, () =>
       views.length
         ? table("list", ["View", "Reads", "Instance", "State", "*Lag", "*Rows"], views.flatMap(viewRow(data)))
-        : empty("No views are declared: they serve the newest value of each key of a topic over HTTP, see docs/views.md."),
+        : undeclared(data, "No views are declared: they serve the newest value of each key of a topic over HTTP, see docs/views.md."),
     );
     this.declare(data.panels);
     for (const panel of this.panels.values()) panel.allow(viewer);
