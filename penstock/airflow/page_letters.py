@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated
@@ -103,14 +103,15 @@ def replay(control: Control, action: Action, actor: Actor) -> JSONResponse:
         _check_letters(action)
     elif action.name not in read_project().of_kind("sink"):
         raise HTTPException(404, f"there is no sink named {action.name!r}")
-    if action.dry and action.kind == "sink":
-        raise HTTPException(422, "`penstock sinks dry-run` shows the documents that a replay would write")
     if action.dry:
         return JSONResponse({"would": _replay_effects(action)})
     with limited(jvm_runs):
         control.record(actor, "replay", action.name, _detail(action))
-        run = command_actions.letters_replayed if action.kind == "letters" else command_actions.replayed
-        return JSONResponse(asdict(run(action.name, action.places)))
+        return JSONResponse(asdict(_replay_of(action)(action.name, action.places)))
+
+
+def _replay_of(action: Action) -> Callable[..., command_actions.Replayed]:
+    return command_actions.letters_replayed if action.kind == "letters" else command_actions.replayed
 
 
 def discard_letters(control: Control, action: Action, actor: Actor) -> JSONResponse:
@@ -150,8 +151,9 @@ def _detail(action: Action) -> str:
 
 def _replay_effects(action: Action) -> list[str]:
     with limited(jvm_runs):
-        done = command_actions.letters_replayed(action.name, action.places, dry=True)
-    refused = [f"{one['place']} is refused: {one['said']}" for one in done.left]
+        done = _replay_of(action)(action.name, action.places, dry=True)
+    is_refused = " is refused" if action.kind == "letters" else ""
+    refused = [f"{one['place']}{is_refused}: {one['said']}" for one in done.left]
     return [f"{', '.join(f'{n:,} {what}' for what, n in done.counts.items()) or 'Nothing is found'}.", *refused]
 
 

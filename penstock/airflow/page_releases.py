@@ -16,8 +16,9 @@ from penstock.airflow.page_shared import code_reads, limited, page_data
 from penstock.airflow.permissions import from_this_page, may_operate, may_release
 from penstock.control import Actor, ReplacementRow, connect
 from penstock.monitoring.dashboard.answers.effects import release_effects
+from penstock.monitoring.dashboard.answers.replacement_effects import replacement_effects
 from penstock.supervision.release_queue import ReleaseQueue
-from penstock.supervision.replacement_changes import change_replacement, refused_change
+from penstock.supervision.replacement_changes import change_replacement, check_change
 
 router = APIRouter()
 # The code of one app is tried at a time.
@@ -54,17 +55,22 @@ async def post_replacement(
     wanted: Annotated[ReplacementAction, Depends(replacement_of)], user: GetUserDep
 ) -> JSONResponse:
     """Cut, cancel or confirm a replacement, or go back. 404 if there is none, 409 if its state does not allow it."""
+    if wanted.dry:
+        return JSONResponse({"would": await run_in_threadpool(_replacement_effects, wanted)})
     changed = await run_in_threadpool(_change_replacement, wanted, Actor(user.get_name(), "page"))
     if isinstance(changed, Future):
         changed = await asyncio.shield(asyncio.wrap_future(changed))
     return JSONResponse({"replacement": changed.id})
 
 
+def _replacement_effects(wanted: ReplacementAction) -> list[str]:
+    return replacement_effects(connect(), page_data.read(), _replacement(wanted.replacement), wanted.verb)
+
+
 def _change_replacement(wanted: ReplacementAction, actor: Actor) -> ReplacementRow | Future[ReplacementRow]:
     row = _replacement(wanted.replacement)
     if wanted.verb == "back":
-        if row.state != "cut":
-            raise refused_change(row, "back")
+        check_change(row, "back")
         return releasing.go_back(connect(), row, actor, wanted.note)
     change_replacement(connect(), row, wanted.verb, actor, wanted.note)
     return row

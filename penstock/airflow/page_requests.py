@@ -49,13 +49,17 @@ class ReleaseAction(BaseModel):
 
 
 class ReplacementAction(BaseModel):
-    """A change of the replacement with an id; `back` asks for the version before it."""
+    """A change of the replacement with an id; `back` asks for the version before it.
+
+    `dry` asks only what it would do.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     verb: Literal["cut", "cancel", "confirm", "back"]
     replacement: str = Field(max_length=32)
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
+    dry: bool = False
 
 
 async def action_of(request: Request) -> Action:

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import BrokenFile, partial_catalog
-from penstock.cli.arguments import AsJson, Place, completion, look_up
+from penstock.cli.arguments import AsJson, DryRun, Place, completion, look_up
 from penstock.cli.dead_letters import check_places
 from penstock.cli.output import clear_errors, console, count, echo, emit, print_check, state, table
 from penstock.cli.spark import session, short_session
@@ -137,11 +137,13 @@ def replay(
     again: Annotated[
         bool, typer.Option("--again", help="Include dead letters that were replayed before, if the store lost them.")
     ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the dead letters of a sink to its store, each once. No other stream reads them.
 
-    A newer version in the store is kept. Exit code 1 if the store refuses a record again, or a record no longer exists.
+    A newer version in the store is kept. A dry run does not ask the store. Exit code 1 if the store refuses a record
+    again, or a record no longer exists.
     """
     with clear_errors():
         if every == bool(place):
@@ -153,7 +155,7 @@ def replay(
             from penstock.engine.operations.sink_replay import ALREADY_REPLAYED
             from penstock.engine.operations.sink_replay import replay as run_replay
 
-            results = run_replay(spark, stream, chosen, settings().bootstrap, include_replayed=again)
+            results = run_replay(spark, stream, chosen, settings().bootstrap, include_replayed=again, dry=dry_run)
     if as_json:
         emit([{"place": one.letter.location, "said": one.said, "ended": one.ended} for one in results])
     else:

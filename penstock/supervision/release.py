@@ -150,6 +150,22 @@ def start_going_back(
     Raises:
         ReleaseRefused: The stream has no earlier version that is kept, or the app was released since.
     """
+    last = version_before(control, app, stream)
+    control.use_snapshot(last.previous)
+    with _alone_on_host():
+        schemas = check_replacement(control, app, stream, last.previous)
+    register_schemas(app, schemas)
+    return control.request_replacement(
+        stream, app, last.previous, last.digest, actor, {**options, "back": True}, note=note
+    )
+
+
+def version_before(control: Control, app: str, stream: str) -> ReplacementRow:
+    """The replacement of a stream behind which one can go back.
+
+    Raises:
+        ReleaseRefused: The stream has no earlier version that is kept, or the app was released since.
+    """
     control.check_can_release(app)
     last, row = control.last_cut(stream), control.app(app)
     if last is None or last.state != "cut":
@@ -164,13 +180,7 @@ def start_going_back(
             got=f"the code {((row and row.digest) or 'of no release')[:12]} instead of {last.digest[:12]}",
             hint=f"put the code that is wanted on the disk, and `penstock streams replace {stream}`",
         )
-    control.use_snapshot(last.previous)
-    with _alone_on_host():
-        schemas = check_replacement(control, app, stream, last.previous)
-    register_schemas(app, schemas)
-    return control.request_replacement(
-        stream, app, last.previous, last.digest, actor, {**options, "back": True}, note=note
-    )
+    return last
 
 
 def check_replacement(control: Control, app: str, stream: str, digest: str) -> list[SubjectSchema]:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Literal
 
-from penstock.control import Actor, Control, ReplacementRow
+from penstock.control import Actor, Control, ReplacementRow, ReplacementState
 from penstock.errors import ReplacementRefused
 from penstock.supervision.earlier_documents import forget_earlier_documents
 
 ReplacementVerb = Literal["cut", "cancel", "confirm"]
 # By verb, the past participle and the states in which a replacement must be.
-CHANGES: dict[ReplacementVerb | Literal["back"], tuple[str, str]] = {
-    "cut": ("cut", "queued, building or following"),
-    "cancel": ("cancelled", "queued, building or following"),
-    "confirm": ("confirmed", "cut"),
-    "back": ("undone", "cut"),
+BEFORE_CUT: tuple[ReplacementState, ...] = ("queued", "building", "following")
+CHANGES: dict[ReplacementVerb | Literal["back"], tuple[str, tuple[ReplacementState, ...]]] = {
+    "cut": ("cut", BEFORE_CUT),
+    "cancel": ("cancelled", BEFORE_CUT),
+    "confirm": ("confirmed", ("cut",)),
+    "back": ("undone", ("cut",)),
 }
+
+
+def check_change(row: ReplacementRow, verb: ReplacementVerb | Literal["back"]) -> None:
+    """Raises ReplacementRefused if the state of a replacement does not allow a change."""
+    if row.state not in CHANGES[verb][1]:
+        raise refused_change(row, verb)
 
 
 def change_replacement(
@@ -49,7 +56,8 @@ def change_replacement(
 
 def refused_change(row: ReplacementRow, verb: ReplacementVerb | Literal["back"]) -> ReplacementRefused:
     """The error of a change that the state of a replacement does not allow."""
-    changed, needed = CHANGES[verb]
+    changed, states = CHANGES[verb]
+    needed = " or ".join(filter(None, (", ".join(states[:-1]), states[-1])))
     return ReplacementRefused(
         f"the replacement of {row.name} cannot be {changed}",
         got=f"it is {row.state}" + (f": {row.why}" if row.why else ""),

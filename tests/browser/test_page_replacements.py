@@ -49,7 +49,7 @@ def row(control: Control) -> Iterator[ReplacementRow]:
             c.execute(t.delete().where(t.c.name == replacement_app("bundles")))
 
 
-def post(server: Server, user: str, **body: str) -> httpx.Response:
+def post(server: Server, user: str, **body: str | bool) -> httpx.Response:
     headers = {"Authorization": f"Bearer {server.token(user)}"}
     return httpx.post(f"{server.url}/penstock/api/replacements", json=body, headers=headers, timeout=60)
 
@@ -61,9 +61,15 @@ def test_a_change_is_recorded_or_refused_with_the_reason(server: Server, control
         return found.state
 
     for verb in ("confirm", "back"):
-        answer = post(server, "olga", verb=verb, replacement=row.id)
-        assert (answer.status_code, answer.json()["code"]) == (409, "release_refused")
-        assert "it is following; hint: it must be cut" in answer.json()["detail"]
+        for dry in (False, True):
+            answer = post(server, "olga", verb=verb, replacement=row.id, dry=dry)
+            assert (answer.status_code, answer.json()["code"]) == (409, "release_refused")
+            assert "it is following; hint: it must be cut" in answer.json()["detail"]
+    recorded = control.actions(1)
+    would = post(server, "olga", verb="cut", replacement=row.id, dry=True).json()["would"]
+    assert "Of 12 rows that were compared: 10 equal, 1 different, 1 only in the new version." in would
+    assert post(server, "otto", verb="cut", replacement=row.id, dry=True).status_code == 403
+    assert (state(), control.actions(1)) == ("following", recorded)
     assert post(server, "olga", verb="cut", replacement="nosuch").status_code == 404
     assert post(server, "olga", verb="drop", replacement=row.id).status_code == 422
     assert post(server, "otto", verb="cut", replacement=row.id).status_code == 403
@@ -98,7 +104,6 @@ def test_an_operator_compares_and_ends_a_replacement(
         "following",
         "waits for the cut",
         "302k of 804k",
-        "45 s left",
         "10 of 12",
         "1 only new",
         "ann",
@@ -115,9 +120,13 @@ def test_an_operator_compares_and_ends_a_replacement(
     for said in (MARKUP, "shop-2 only in the new version", "no row"):
         expect(dialog).to_contain_text(said)
     view.page.keyboard.press("Escape")
-    for verb, title in (("Cut now", "Cut over bundles?"), ("Cancel", "Cancel the replacement of bundles?")):
+    for verb, title, would in (
+        ("Cut now", "Cut over bundles?", "The cut begins when it has read the 4,500 records"),
+        ("Cancel", "Cancel the replacement of bundles?", "Dropped: what the new version made of 301,500 records."),
+    ):
         section.get_by_role("button", name=f"{verb}: replacement of bundles").click()
         asked = view.frame.get_by_role("dialog", name=title)
+        expect(asked.get_by_role("listitem").first).to_contain_text(would)
         asked.get_by_label("Note").fill("by test")
         view.page.keyboard.press("Enter")
         expect(asked).to_have_count(0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from penstock.kafka.replay import REPLAYS, discard_key, replay_keys, sink_replay
 from penstock.model.output import NO_COMMIT, Output, Writer, WriterOwner, open_store
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from penstock.kafka.record_lookup import TopicRecord
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # How often a store that asks to wait is tried, and the longest wait in seconds.
 TRIES, LONGEST_WAIT = 5, 30.0
 WRITTEN, OLDER_VERSION = "written", "older than what the store has"
+WOULD_BE_WRITTEN = "would be written, if the store takes it"
 ALREADY_REPLAYED = "replayed before: if the store has lost it since, --again writes it once more"
 DISCARDED = "discarded before"
 RECORD_GONE = "gone: its topic has it no longer, and its copy is not whole"
@@ -48,6 +50,7 @@ def replay(
     bootstrap: str,
     *,
     include_replayed: bool = False,
+    dry: bool = False,
 ) -> list[ReplayedRecord]:
     """Write the records of dead letters to the store of a sink once more, in order of their locations.
 
@@ -57,6 +60,7 @@ def replay(
         chosen: The dead letters.
         bootstrap: The broker.
         include_replayed: Also replay those that were replayed before.
+        dry: Only say what would be done. The store is not asked, and another replay goes on.
 
     Raises:
         Wait: The store goes on asking for it; what was written by then is recorded.
@@ -67,10 +71,12 @@ def replay(
     }
     if not first:
         return []
-    ensure_topics([REPLAYS], bootstrap)
-    # This fences another replay of this sink that still runs.
-    notes = sink_replays(stream.name, bootstrap)
-    try:
+    with ExitStack() as opened:
+        notes = None
+        if not dry:
+            ensure_topics([REPLAYS], bootstrap)
+            # This fences another replay of this sink that still runs.
+            notes = opened.enter_context(closing(sink_replays(stream.name, bootstrap)))
         with open_consumer(bootstrap) as reader:
             noted = replay_keys(reader, bootstrap)
             discarded = {key for key, letter in first.items() if discard_key(letter) in noted}
@@ -80,28 +86,25 @@ def replay(
                 key: record_of_dead_letter(letter, reader, ids) for key, letter in first.items() if key not in done
             }
         rendered = _render_all(spark, stream, records)
-        output = sink_output(stream)
-        with _opened(output, WriterOwner(stream.name, stream.group, bootstrap)) as writer:
-            ended = []
-            for key, letter in sorted(first.items(), key=lambda letter: letter[1].origin or ("", 0, 0)):
-                if key in done:
-                    ended.append(ReplayedRecord(letter, DISCARDED if key in discarded else ALREADY_REPLAYED))
-                    continue
-                ended.append(_one(letter, records[key], rendered.get(key), output, writer))
+        output, writer = sink_output(stream), None
+        if notes is not None:
+            owner = WriterOwner(stream.name, stream.group, bootstrap)
+            writer = opened.enter_context(closing(open_store([output], owner)))
+        ended = []
+        for key, letter in sorted(first.items(), key=lambda letter: letter[1].origin or ("", 0, 0)):
+            if key in done:
+                ended.append(ReplayedRecord(letter, DISCARDED if key in discarded else ALREADY_REPLAYED))
+                continue
+            rows = _rows(letter, records[key], rendered.get(key))
+            if isinstance(rows, ReplayedRecord):
+                ended.append(rows)
+            elif notes is None or writer is None:
+                ended.append(ReplayedRecord(letter, WOULD_BE_WRITTEN))
+            else:
+                ended.append(_written(letter, rows, output, writer))
                 if ended[-1].ended:
                     notes.commit([ProducerRecord(REPLAYS.name, key, b"{}")], b"{}")
-    finally:
-        notes.close()
     return ended
-
-
-@contextmanager
-def _opened(output: Output, owner: WriterOwner) -> Iterator[Writer]:
-    writer = open_store([output], owner)
-    try:
-        yield writer
-    finally:
-        writer.close()
 
 
 def _render_all(
@@ -117,16 +120,19 @@ def _render_all(
     return rendered
 
 
-def _one(
-    letter: DeadLetter, record: TopicRecord | None, rendered: RenderedRecords | None, output: Output, writer: Writer
-) -> ReplayedRecord:
+def _rows(
+    letter: DeadLetter, record: TopicRecord | None, rendered: RenderedRecords | None
+) -> pa.Table | ReplayedRecord:
+    """The documents that the statement makes of a record, or why it makes none."""
     if record is None or rendered is None:
         return ReplayedRecord(letter, RECORD_GONE, ended=False)
     if reason := rendered.errors.get(record.location):
         return ReplayedRecord(letter, f"refused again: {reason}", ended=False)
     rows = rendered.of(record.location)
-    if not rows.num_rows:
-        return ReplayedRecord(letter, NO_DOCUMENT, ended=False)
+    return rows if rows.num_rows else ReplayedRecord(letter, NO_DOCUMENT, ended=False)
+
+
+def _written(letter: DeadLetter, rows: pa.Table, output: Output, writer: Writer) -> ReplayedRecord:
     before = _conflicts(writer)
     for last in (*[False] * (TRIES - 1), True):
         try:

@@ -64,13 +64,15 @@ def explained(sink: str) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def replayed(sink: str, places: Sequence[str] = ()) -> Replayed:
-    """The result of `penstock sinks replay NAME` for some places, PARTITION:OFFSET, or for all dead letters.
+def replayed(sink: str, places: Sequence[str] = (), *, dry: bool = False) -> Replayed:
+    """The result of `penstock sinks replay NAME` for some places, PARTITION:OFFSET, or for all dead letters; of a dry
+    run, what it would be.
 
     Raises:
         CommandError: The command fails.
     """
-    command = ("sinks", "replay", sink, *(_places(places) or ("--all",)), "--json")
+    chosen = _places(places) or ("--all",)
+    command = ("sinks", "replay", sink, *chosen, *(["--dry-run"] if dry else []), "--json")
     done = _run(command, REPLAY_TIMEOUT, {}, "replay again: records that were written are not written twice")
     try:
         results: list[dict[str, Any]] = orjson.loads(done.stdout)

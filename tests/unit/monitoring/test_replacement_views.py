@@ -8,24 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.control import Actor, Control, ReplacementRow, tables
+from penstock.control import Actor, Control, tables
 from penstock.monitoring.dashboard.alarms import PAST_FOR
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.replacements import replacement_views
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import StateLimits
 from penstock.supervision.replacement_options import replacement_options
-
-NOW = 1_800_000_000_000
-FIGURES = {
-    "records": 1500, "total": 6000, "rate": 250.0, "remaining_ms": 18_000, "lag": 4500, "compared": 12, "equal": 10,
-    "different": 1, "only_new": 1, "only_running": 0, "examples": [{"key": "secret"}], "pause_ms": None,
-}  # fmt: skip
-ROW = ReplacementRow(
-    "r1", "bundles", "metrics", digest="new", previous="old", state="following", why="",
-    options=replacement_options(cut="manual"), figures=FIGURES, actor="ann", requested_at=NOW - 60_000,
-    reported_at=NOW - 2_000, cut_requested_at=None, cut_at=None, ended_at=None, release_seq=None,
-)  # fmt: skip
+from tests.unit.monitoring.replacement_rows import FIGURES, NOW, ROW
 
 
 @pytest.mark.parametrize(

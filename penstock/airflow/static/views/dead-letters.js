@@ -112,7 +112,7 @@ export class DeadLettersView {
       message: `Their reason: ${reason}. ${kind === "sink" ? "Each goes through the statement to the store once more." : "Each is written to its topic once more, where the stream reads it."} What still cannot be processed becomes a dead letter again.`,
       label: "Replay",
       action: { verb: "replay", kind, name, places },
-      dryRun: kind === "letters" ? "asked" : null,
+      dryRun: "asked",
       done: () => {
         this.acted(`Replay of ${f.plural(places.length, "dead letter")} of ${stream} has ended.`);
         this.read();

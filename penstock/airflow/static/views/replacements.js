@@ -117,6 +117,7 @@ class ReplacementRow {
       label,
       action: { verb, replacement: id },
       send: api.replacement,
+      dryRun: "at once",
       done: () => this.table.acted(done.replace("{}", () => name)),
     });
   }

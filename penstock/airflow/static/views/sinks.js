@@ -139,6 +139,7 @@ class SinkRow {
         "Each dead letter goes through the statement to the store once more, and to no other stream. A newer version in the store is kept. It takes from some seconds to a few minutes.",
       label: "Replay",
       action: { verb: "replay", kind: "sink", name: this.name },
+      dryRun: "asked",
       done: (answer) => {
         this.table.acted(`Replay of ${this.name} has ended.`);
         showReplayed(this.name, answer);

@@ -26,16 +26,16 @@ def desired_effects(data: PageData, names: Sequence[str], verb: str) -> list[str
 
 
 def _starts(streams: Sequence[StreamView]) -> Iterator[str]:
-    yield f"{_named([stream.name for stream in streams])} {_verb(streams, 'starts', 'start')}."
+    yield f"{named([stream.name for stream in streams])} {_verb(streams, 'starts', 'start')}."
     lag = sum(stream.lag or 0 for stream in streams)
     if lag:
         yield f"Not read yet, by the last report: {lag:,} records."
     elif new := [stream.name for stream in streams if stream.batch_id is None and stream.app != CAPTURES_APP]:
-        yield f"No batch of {_named(new)} was ever reported."
+        yield f"No batch of {named(new)} was ever reported."
 
 
 def _stops(data: PageData, streams: Sequence[StreamView]) -> Iterator[str]:
-    yield f"{_named([stream.name for stream in streams])} {_verb(streams, 'stops', 'stop')} after the current batch."
+    yield f"{named([stream.name for stream in streams])} {_verb(streams, 'stops', 'stop')} after the current batch."
     for app in dict.fromkeys(stream.app for stream in streams):
         stopped = {stream.name for stream in streams}
         others = [one for one in data.streams.values() if one.app == app and one.name not in stopped]
@@ -47,7 +47,7 @@ def _stops(data: PageData, streams: Sequence[StreamView]) -> Iterator[str]:
     nodes = [(row["kind"], row["name"]) for stream in streams if (row := data.declared(stream.name))]
     reached = data.declarations.flow.reached(nodes)
     yield (
-        f"No new rows reach {_named(reached.names, reached.total)}."
+        f"No new rows reach {named(reached.names, reached.total)}."
         if reached.names
         else "Nothing that is declared reads the output."
     )
@@ -100,17 +100,18 @@ def release_effects(control: Control, data: PageData, app: str, to: str) -> list
         files = f"{changed['count']:,} {'file' if changed['count'] == 1 else 'files'}"
         sentences.append(
             f"Compared with release {running}, {files} of {code} {'differs' if changed['count'] == 1 else 'differ'}: "
-            f"{_named(paths, changed['count'])}."
+            f"{named(paths, changed['count'])}."
             if paths
             else f"It is the code of release {running}: the driver is replaced, and nothing else changes."
         )
     on = [stream.name for stream in view.streams if stream.desired == "on"]
-    sentences.append(f"Restarted with {code}: {_named(on) if on else 'no stream, as all are off'}.")
+    sentences.append(f"Restarted with {code}: {named(on) if on else 'no stream, as all are off'}.")
     sentences.append("Before that, the code is checked against the state of each stream; what does not fit is refused.")
     return sentences
 
 
-def _named(names: Sequence[str], total: int | None = None) -> str:
+def named(names: Sequence[str], total: int | None = None) -> str:
+    """Some names as code. total: how many there are; by default those that are given."""
     more = (len(names) if total is None else total) - len(names[:NAMED])
     return ", ".join(f"`{name}`" for name in names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
