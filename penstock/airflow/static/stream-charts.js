@@ -38,12 +38,13 @@ export class StreamCharts {
       h("button", { type: "button", "data-span": span, "aria-label": `The last ${words}`, onclick: () => this.choose(span) }, span.replace(/(\d+)/, "$1 ")),
     );
     this.grid = h("div", { class: "charts" });
+    this.begins = h("p", { class: "muted", hidden: true });
     this.problem = h("p", { class: "muted", role: "status", hidden: true });
     this.marks = h("ol", { class: "marks" });
     this.marksTitle = h("summary", {});
     this.marksHolder = h("details", { hidden: true }, this.marksTitle, this.marks);
     const spans = h("div", { class: "spans", role: "group", "aria-label": `Span of the charts of ${name}` }, ...this.buttons);
-    this.node = h("div", {}, spans, this.problem, this.grid, this.marksHolder);
+    this.node = h("div", {}, spans, this.begins, this.problem, this.grid, this.marksHolder);
   }
 
   // Charts need the size of their place, so they are created once the node is on the page.
@@ -94,6 +95,7 @@ export class StreamCharts {
   set(history, marks = []) {
     const series = history.streams[this.name];
     const times = marks.map((mark) => mark.at / 1000);
+    this.showBegin(history, series);
     for (const [key, entry] of this.charts) {
       entry.t = history.t;
       entry.values = series?.[key] ?? history.t.map(() => null);
@@ -113,6 +115,13 @@ export class StreamCharts {
         h("li", {}, h("time", {}, f.moment(at, Date.now())), ` ${what}`, h("span", { class: "muted" }, ` by ${who}${detail ? `: ${detail}` : ""}`)),
       ),
     );
+  }
+
+  // Charts of a stream that is younger than the span are empty before its first report.
+  showBegin({ t }, series) {
+    const known = t.findIndex((_, n) => Object.values(series ?? {}).some((values) => values[n] != null));
+    attr(this.begins, "hidden", known >= 0 && known <= 1);
+    text(this.begins, known < 0 ? `Nothing is known of the last ${SPANS[this.span]}.` : `Nothing is known before ${f.moment(t[known] * 1000, Date.now())}.`);
   }
 
   end() {

@@ -62,13 +62,16 @@ class Totals {
 
   draw({ t, totals }) {
     for (const [key, chart] of Object.entries(this.sparks)) chart.setData([t, totals[key]]);
-    // The first answers of a server begin later than an hour ago.
+    // The first answers of a server begin later than an hour ago, as the history of a new platform does.
     const known = t.findIndex((_, i) => totals.rows_per_s[i] != null);
-    const minutes = known < 0 ? 0 : Math.round((t.at(-1) - t[known]) / 60);
-    const since = minutes > 57 ? "in the last hour" : `in ${minutes} min`;
+    const minutes = known < 0 ? 0 : Math.max(1, Math.round((t.at(-1) - t[known]) / 60));
+    const whole = minutes > 57;
+    const since = whole ? "in the last hour" : `in ${minutes} min`;
+    const drawn = known < 0 ? "There is no history yet" : whole ? "The last hour" : `The last hour, known since ${f.clock(t[known] * 1000).slice(0, 5)}`;
+    for (const key of Object.keys(this.sparks)) attr(this.tiles[key].note, "title", drawn);
     for (const key of ["late", "dead"]) {
       const rise = totals[key].reduce((all, value) => all + (value ?? 0), 0);
-      text(this.tiles[key].note, `${rise ? f.count(rise) : "none"} ${since}`);
+      text(this.tiles[key].note, known < 0 ? "no history yet" : `${rise ? f.count(rise) : "none"} ${since}`);
       attr(this.tiles[key].value, "data-warn", totals[key].slice(-RECENT).some((value) => value > 0));
     }
   }
