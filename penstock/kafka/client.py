@@ -86,6 +86,30 @@ def client_config(bootstrap: str, name: str = "penstock") -> dict[str, str]:
     return _librdkafka_config(bootstrap, name, _secured(bootstrap))
 
 
+def reader_config(bootstrap: str, group: str) -> dict[str, Any]:
+    """Returns the configuration of a consumer that reads committed records up to the ends of its partitions.
+
+    It commits no offsets, and is told of each end.
+
+    Args:
+        bootstrap: the brokers.
+        group: under which brokers know it.
+
+    Raises:
+        BrokerError: The port of an embedded broker is that of another home.
+    """
+    return {
+        **client_config(bootstrap),
+        "group.id": group,
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": END_WAIT_MS,
+        "log_level": 2,
+    }
+
+
 def _librdkafka_config(bootstrap: str, name: str, s: KafkaSettings | None) -> dict[str, str]:
     config = {"bootstrap.servers": bootstrap, "client.id": client_id(name), **QUICK_CONNECT}
     if s:

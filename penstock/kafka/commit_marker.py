@@ -24,7 +24,7 @@ from penstock.kafka.admin import (
     log_end_offsets,
     partition_counts,
 )
-from penstock.kafka.client import END_WAIT_MS, assign, client_config
+from penstock.kafka.client import assign, client_config, reader_config
 from penstock.kafka.dead_letters import open_consumer, read_range
 from penstock.kafka.transactions import marker_partition
 from penstock.model.output import NO_COMMIT, CommitMarker
@@ -100,17 +100,7 @@ class CommitMarkerReader:
         if not ends:
             return
         reader = self._reader = self._reader or Consumer(
-            {
-                **LARGE_FETCH,
-                **client_config(self._bootstrap),
-                "group.id": "penstock.marks",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": END_WAIT_MS,
-                "log_level": 2,
-            }
+            {**LARGE_FETCH, **reader_config(self._bootstrap, "penstock.marks")}
         )
         try:
             assign(reader, [TopicPartition(*partition, self._positions.get(partition, 0)) for partition in ends])

@@ -13,7 +13,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import LARGE_FETCH, admin, all_end_offsets, first_offsets, partition_counts
-from penstock.kafka.client import assign, client_config
+from penstock.kafka.client import assign, reader_config
 from penstock.kafka.limits import record_digest
 from penstock.model.topic import TOPIC_NAME
 
@@ -146,14 +146,8 @@ def open_consumer(bootstrap: str) -> Iterator[Consumer]:
             **LARGE_FETCH,
             # With the default of 1 MB the consumer would wait for the next fetch.
             "max.partition.fetch.bytes": FETCH_BYTES,
-            **client_config(bootstrap),
-            "group.id": "penstock.dead-letters",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
+            **reader_config(bootstrap, "penstock.dead-letters"),
             "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 50,
-            "log_level": 2,
         }
     )
     try:

@@ -27,7 +27,7 @@ from confluent_kafka import (
 
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import admin, log_end_offsets
-from penstock.kafka.client import END_WAIT_MS, assign, client_config
+from penstock.kafka.client import assign, client_config, reader_config
 from penstock.kafka.limits import (
     MAX_MESSAGE_BYTES,
     RECORD_OVERHEAD,
@@ -105,17 +105,7 @@ class TransactionalWriter:
                 "partitioner": "murmur2_random",
             }
         )
-        self._consumer = Consumer(
-            {
-                **shared,
-                "group.id": group,
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": END_WAIT_MS,
-            }
-        )
+        self._consumer = Consumer({**reader_config(bootstrap, group), **shared})
         try:
             # Without a connection librdkafka waits half a second before it looks for the transaction coordinator.
             self._producer.list_topics(marks.name, timeout=TIMEOUT)

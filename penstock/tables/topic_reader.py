@@ -18,7 +18,7 @@ from penstock.codec.registry_values import RegistryValues
 from penstock.codec.text import as_text
 from penstock.errors import BrokerError, BrokerRefused, LeaseLost
 from penstock.kafka.admin import LARGE_FETCH, REQUEST_TIMEOUT, TOPIC_UNAVAILABLE, admin, await_result
-from penstock.kafka.client import assign, client_config, close_checking
+from penstock.kafka.client import assign, close_checking, reader_config
 from penstock.model.types import quoted
 from penstock.tables.table_store import BATCH_ROWS, DELETED
 
@@ -69,19 +69,14 @@ class TopicReader:
         self._consumer = Consumer(
             {
                 **LARGE_FETCH,
-                **client_config(bootstrap),
-                "group.id": f"penstock.table.{self._topic}",
-                "enable.auto.commit": False,
+                # Its ends count: the last records before them may be invisible to committed readers.
+                **reader_config(bootstrap, f"penstock.table.{self._topic}"),
                 "enable.auto.offset.store": False,
                 "check.crcs": True,
-                "isolation.level": "read_committed",
-                # The last records before the end may be invisible to committed readers.
-                "enable.partition.eof": True,
                 # Records deleted before they are read leave a gap, in which a key may have changed.
                 "auto.offset.reset": "error",
                 "queued.max.messages.kbytes": BATCH_BYTES // 1024,
                 "fetch.wait.max.ms": 100,
-                "log_level": 2,
             }
         )
         assign(self._consumer, [TopicPartition(self._topic, p, at) for p, at in start.items()])

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from penstock.errors import BrokerError
 from penstock.host.process import wait_for
 from penstock.kafka.admin import admin, ensure_topics
-from penstock.kafka.client import END_WAIT_MS, client_config
+from penstock.kafka.client import client_config, reader_config
 from penstock.model.topic import Topic
 
 _READING = threading.Lock()
@@ -46,18 +46,7 @@ def _producer(bootstrap: str) -> Producer:
 @cache
 def _consumer(bootstrap: str) -> Consumer:
     """The process's consumer for tests, used by one thread at a time."""
-    return Consumer(
-        {
-            **client_config(bootstrap),
-            "group.id": "tests-read",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": END_WAIT_MS,
-            "log_level": 2,
-        }
-    )
+    return Consumer(reader_config(bootstrap, "tests-read"))
 
 
 def send(bootstrap: str, records: Sequence[Record]) -> None:

@@ -26,7 +26,7 @@ from penstock.capture.reconcile.drift import Drift
 from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka.admin import LARGE_FETCH
-from penstock.kafka.client import client_config
+from penstock.kafka.client import reader_config
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +67,8 @@ class DigestIndex:
         self._consumer = Consumer(
             {
                 **LARGE_FETCH,
-                **client_config(bootstrap),
-                "group.id": f"penstock.reconcile.{topic}",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
+                **reader_config(bootstrap, f"penstock.reconcile.{topic}"),
                 "fetch.wait.max.ms": 100,
-                "log_level": 2,
             }
         )
         self._offsets: dict[int, int] = {int(p): at for p, at in self._load("offsets", {}).items()}

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partition_counts
-from penstock.kafka.client import END_WAIT_MS, assign, client_config, unreachable
+from penstock.kafka.client import assign, reader_config, unreachable
 from penstock.kafka.dead_letters import dead_letter_of
 from penstock.kafka.replay import end_of, replay_keys
 from penstock.logs import printable
@@ -174,13 +174,7 @@ def _newest(bootstrap: str, topics: Iterable[str]) -> Iterator[DeadLetterView]:
     counts = partition_counts(admin(bootstrap), bootstrap)
     consumer = Consumer(
         {
-            **client_config(bootstrap),
-            "group.id": "penstock-page",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": END_WAIT_MS,
+            **reader_config(bootstrap, "penstock-page"),
             "max.partition.fetch.bytes": 1024 * 1024,
             "queued.max.messages.kbytes": 8 * 1024,
             "log_level": 0,
