@@ -162,6 +162,14 @@ def test_dead_letters_of_a_sink_are_replayed_to_its_store(
         asks.get_by_role("button", name="Replay").click()
         return asks
 
+    detail.get_by_role("button", name="Replay shop-points").click()
+    asks = view.frame.get_by_role("dialog", name="Replay the dead letters of shop-points?")
+    # A dry run needs no store.
+    asks.get_by_role("button", name="Dry run").click()
+    expect(asks.get_by_role("listitem")).to_contain_text(
+        ["1 would be written, if the store takes it, 1 refused again.", "shops[0]@1: refused again: "], timeout=240_000
+    )
+    asks.get_by_role("button", name="Cancel").click()
     asks = replay()
     expect(asks.get_by_role("alert")).to_contain_text("InfluxDB cannot take anything at present", timeout=240_000)
     asks.get_by_role("button", name="Cancel").click()
