@@ -77,7 +77,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
         out.print()
         topics = table(["topic", "lag", "partitions", "next offsets"], right=["lag", "partitions"])
         for t in stream.topics:
-            offsets = "  ".join(f"{partition}:{offset}" for partition, offset in t.offsets.items())
+            offsets = "  ".join(f"{partition}:{offset}" for partition, offset in t.in_order)
             topics.add_row(t.name, count(t.lag), str(t.partitions), offsets)
         out.print(topics)
     if stream.gaps:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, fields
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, null, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.control import tables as s
-from penstock.control.database import ControlDatabase, bounded, first_row, rows, upsert
+from penstock.control.database import ControlDatabase, bounded, first_row, upsert
 from penstock.control.repositories.apps import LISTED
 from penstock.control.repositories.history import HISTORY_FIGURES, fold_old_reports
 from penstock.control.rows import ProgressRow, StreamProgress
@@ -43,12 +43,20 @@ class ProgressRepository(ControlDatabase):
                 fold_old_reports(c, names, now)
         return refused
 
-    def progress(self, app: str | None = None) -> dict[str, ProgressRow]:
-        query = select(s.progress)
+    def progress(self, app: str | None = None, *, without: Collection[str] = ()) -> dict[str, ProgressRow]:
+        """The last report of each stream, by name.
+
+        Args:
+            app: Only of this app.
+            without: Fields that may be None, and are not read.
+        """
+        names = [field.name for field in fields(ProgressRow)]
+        # By position: by name it takes a third longer, and the page reads thousands of rows at a time.
+        query = select(*(null().label(name) if name in without else s.progress.c[name] for name in names))
         if app is not None:
             query = query.where(s.progress.c.app == app)
         with self.begin() as c:
-            return {row.name: row for row in rows(ProgressRow, c.execute(query).mappings())}
+            return {row.name: ProgressRow(*row) for row in c.execute(query)}
 
     def progress_of(self, name: str) -> ProgressRow | None:
         """The last report of a stream; None if it has not started yet."""

@@ -12,12 +12,20 @@ from penstock.model.expectation import OnViolation
 from penstock.monitoring.dashboard.states import State
 
 
-@dataclass(frozen=True)
+# Not frozen, as StreamView: with thousands of streams that would take a fifth of the time of a read.
+@dataclass
 class TopicView:
+    """What a stream reads of a topic. offsets: the next ones by partition, in no order."""
+
     name: str
     lag: int | None
     partitions: int
-    offsets: dict[str, int]
+    offsets: Mapping[str, int]
+
+    @property
+    def in_order(self) -> list[tuple[str, int]]:
+        """The offsets, in order of their partitions."""
+        return sorted(self.offsets.items(), key=lambda one: int(one[0]))
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class ExpectationView:
     minutes: list[tuple[int, int]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class StreamView:
     name: str
     app: str

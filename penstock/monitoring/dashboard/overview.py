@@ -247,7 +247,7 @@ def _gap(row: DataLossRow, now: int) -> DataLossView:
 
 
 def _topic(name: str, metrics: Mapping[str, Any]) -> TopicView:
-    offsets = {str(p): int(o) for p, o in sorted((metrics.get("offsets") or {}).items(), key=lambda i: int(i[0]))}
+    offsets = metrics.get("offsets") or {}
     return TopicView(name, metrics.get("lag"), len(offsets), offsets)
 
 

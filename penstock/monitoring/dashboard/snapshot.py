@@ -12,7 +12,11 @@ from penstock.control import AppRow, Control, Desired, DriverRow, FaultRow, Prog
 from penstock.control.repositories.backfills import BackfillRow
 from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.control.repositories.data_loss import DataLossRow
+from penstock.control.repositories.history import BATCH_PARTS
 from penstock.monitoring.dashboard.alarms import LATELY_MS
+
+# Of a report; the history has them.
+UNREAD = ("behind_ms", *BATCH_PARTS)
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def read(control: Control) -> Snapshot:
         apps,
         {app.name: {name: one.desired for name, one in supervised.get(app.name, {}).items()} for app in apps},
         drivers,
-        control.progress(),
+        control.progress(without=UNREAD),
         control.heartbeats(),
         control.heartbeat_holds(),
         Captures(control).rows(),
