@@ -22,7 +22,7 @@ NULL, BOOLEAN = re.compile(r"|~|null|Null|NULL"), re.compile(r"true|True|TRUE|fa
 INTEGER, FLOAT = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # its module is not typed
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # its module is not typed
     """Knows no implicit types: `_scalar` decides."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
@@ -91,7 +91,7 @@ class YamlDocument:
         if node.tag != f"{CORE}str":
             hint = "leave the tag out; there is only !ms, for a time as epoch ms"
             raise self.error(node.start_mark.line + 1, "this tag is unknown", node.tag, hint)
-        if node.style is not None:
+        if node.style:
             return text
         if NULL.fullmatch(text):
             return None
