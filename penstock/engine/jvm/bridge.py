@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from penstock.model.checks.spark_plan import analyzed_plan, elements, inlined_plan, nodes
+from penstock.model.checks.spark_plan import analyzed_nodes, analyzed_plan, elements, inlined_plan, nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -134,8 +135,7 @@ def error_chain(error: BaseException) -> list[tuple[str, str]]:
 
 def stateful_steps(frame: DataFrame) -> list[str]:
     """The operators of a streaming frame's plan that keep state, by name."""
-    plan = analyzed_plan(frame)
-    return [node.nodeName() for node in nodes(plan) if node.nodeName() in STATEFUL and _keeps_state(node)]
+    return [name for name, node in analyzed_nodes(frame) if name in STATEFUL and _keeps_state(name, node)]
 
 
 def arrow_functions(frame: DataFrame) -> list[str]:
@@ -149,16 +149,17 @@ def state_layout(frame: DataFrame) -> list[str]:
 
     Columns are given by name: how they are computed does not matter.
     """
-    plan = analyzed_plan(frame)
     lines = [f"windows of {w.length} every {w.slide} from {w.start}" for w in event_time_windows(frame)]
-    lines += dict.fromkeys(f"sessions of {_plain(m['gap'])}" for m in SESSIONS.finditer(plan.toString()))
-    for number, node in enumerate(n for n in nodes(plan) if n.nodeName() in STATEFUL and _keeps_state(n)):
-        lines += [f"step {number + 1}, {node.nodeName()}: {line}" for line in _keeps(node)]
+    text = analyzed_plan(frame).toString()
+    lines += dict.fromkeys(f"sessions of {_plain(m['gap'])}" for m in SESSIONS.finditer(text))
+    steps = [(name, node) for name, node in analyzed_nodes(frame) if name in STATEFUL and _keeps_state(name, node)]
+    for number, (name, node) in enumerate(steps):
+        lines += [f"step {number + 1}, {name}: {line}" for line in _keeps(name, node)]
     return lines
 
 
-def _keeps(node: Any) -> Iterator[str]:
-    match node.nodeName():
+def _keeps(name: str, node: Any) -> Iterator[str]:
+    match name:
         case "Aggregate":
             yield from (f"by {_typed(expression)}" for expression in elements(node.groupingExpressions()))
             values = [v for expression in elements(node.aggregateExpressions()) for v in _aggregates(expression)]
@@ -171,7 +172,7 @@ def _keeps(node: Any) -> Iterator[str]:
         case "TransformWithStateInPySpark":
             columns = list(elements(node.children().apply(0).output()))
             yield from (f"by {_typed(expression)}" for expression in columns[: node.groupingAttributesLen()])
-        case name if name in CUSTOM_STATE:
+        case _ if name in CUSTOM_STATE:
             yield from (f"by {_typed(expression)}" for expression in elements(node.groupingAttributes()))
         case _:
             yield from (_typed(expression) for expression in elements(node.output()))
@@ -198,17 +199,17 @@ def timer_clocks(frame: DataFrame) -> list[str]:
     """The clocks of the timers in a frame's custom state: `EventTime`, `ProcessingTime`, `NoTime`; of older functions
     `EventTimeTimeout` and the like. `no event time` if the column does not reach it: then no record is late."""
     clocks = []
-    for node in nodes(analyzed_plan(frame)):
-        if node.nodeName() not in CUSTOM_STATE or not node.isStreaming():
+    for name, node in analyzed_nodes(frame):
+        if name not in CUSTOM_STATE or not node.isStreaming():
             continue
-        clock = node.timeMode() if node.nodeName().startswith("Transform") else node.timeout()
+        clock = node.timeMode() if name.startswith("Transform") else node.timeout()
         clocks.append(clock.toString() if TIMED_COLUMN.search(_reads(node)) else "no event time")
     return clocks
 
 
 def own_watermarks(frame: DataFrame) -> list[str]:
     """The columns of a streaming frame with a watermark in addition to that of the input."""
-    marks = [n for n in nodes(analyzed_plan(frame)) if n.nodeName() == WATERMARK_NODE and n.isStreaming()]
+    marks = [n for name, n in analyzed_nodes(frame) if name == WATERMARK_NODE and n.isStreaming()]
     return [
         _plain(n.eventTime().toString()) for n in marks if any(m.nodeName() == WATERMARK_NODE for m in [*nodes(n)][1:])
     ]
@@ -218,8 +219,8 @@ def untimed_groups(frame: DataFrame) -> list[str]:
     """The groups of a streaming frame's aggregates that have no column with a watermark: there no record is late, and
     no state is dropped."""
     untimed: list[str] = []
-    for node in nodes(analyzed_plan(frame)):
-        if node.nodeName() == "Aggregate" and _keeps_state(node):
+    for name, node in analyzed_nodes(frame):
+        if name == "Aggregate" and _keeps_state(name, node):
             groups = list(elements(node.groupingExpressions()))
             columns = (group for group in groups if group.getClass().getSimpleName() == "AttributeReference")
             if not any(group.metadata().contains(WATERMARK_METADATA) for group in columns):
@@ -264,15 +265,14 @@ def subscriptions(frame: DataFrame) -> list[tuple[str, str]]:
     Returns:
         The topic of each, or an empty text; and the pattern, or an empty text.
     """
-    sources = (node.extraOptions() for node in nodes(analyzed_plan(frame)) if node.nodeName() == "StreamingRelationV2")
+    sources = (node.extraOptions() for name, node in analyzed_nodes(frame) if name == "StreamingRelationV2")
     return [(str(one.get("subscribe") or ""), str(one.get("subscribePattern") or "")) for one in sources]
 
 
-def _keeps_state(node: Any) -> bool:
+def _keeps_state(name: str, node: Any) -> bool:
     """Whether an operator reads streams; a join keeps state only if it joins two."""
     children = node.children()
-    count = children.size() if node.nodeName() == "Join" else 1
-    return all(children.apply(i).isStreaming() for i in range(count))
+    return all(children.apply(i).isStreaming() for i in range(2 if name == "Join" else 1))
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class BatchExecution:
 
     def late_operator_paths(self) -> list[tuple[int, ...]]:
         """Paths of the operators that drop late rows: indexes of children from the plan's root."""
-        return list(_paths(self._plan, lambda node: node.metrics().contains(LATE_METRIC)))
+        return [path for path, _, node in self._nodes if node.metrics().contains(LATE_METRIC)]
 
     def late_rows(self, paths: list[tuple[int, ...]]) -> int:
         """Rows, after partial aggregation, that those operators dropped in this batch."""
@@ -301,14 +301,12 @@ class BatchExecution:
 
     def watermark_paths(self) -> list[tuple[int, ...]]:
         """Paths of the operators that note event times, one for each input."""
-        return list(_paths(self._plan, lambda node: node.nodeName() == WATERMARK_NODE))
+        return [path for path, name, _ in self._nodes if name == WATERMARK_NODE]
 
     def metric_names_below(self, path: tuple[int, ...]) -> set[str]:
         """Names of the metrics observed below an operator."""
-        below = _node(self._plan, path)
-        return {
-            str(_node(below, inner).name()) for inner in _paths(below, lambda node: node.nodeName() == METRICS_NODE)
-        }
+        within = (node for at, name, node in self._nodes if name == METRICS_NODE and at[: len(path)] == path)
+        return {str(node.name()) for node in within}
 
     def cap_watermark(self, paths: list[tuple[int, ...]], latest: Sequence[int | None]) -> list[int | None]:
         """Cap how far the batch moves the watermark. It must be called when the batch is computed and has not ended.
@@ -339,17 +337,20 @@ class BatchExecution:
             operator = _node(plan, path)
             operator.eventTimeStats().add(to + int(operator.delayMs()))
 
-    @property
+    @cached_property
+    def _nodes(self) -> list[tuple[tuple[int, ...], str, Any]]:
+        """Path, name and operator, from the plan's root down."""
+        return list(_operators(self._plan))
+
+    @cached_property
     def _plan(self) -> Any:
         return self._execution.executedPlan()
 
 
-def _paths(plan: Any, matches: Callable[[Any], bool], path: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    if matches(plan):
-        yield path
-    children = plan.children()
-    for i in range(children.size()):
-        yield from _paths(children.apply(i), matches, (*path, i))
+def _operators(plan: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], str, Any]]:
+    yield path, str(plan.nodeName()), plan
+    for i, child in enumerate(elements(plan.children())):
+        yield from _operators(child, (*path, i))
 
 
 def _node(plan: Any, path: tuple[int, ...]) -> Any:

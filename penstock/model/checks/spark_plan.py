@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+_NODES: WeakKeyDictionary[DataFrame, list[tuple[str, Any]]] = WeakKeyDictionary()
 
 
 def analyzed_plan(frame: DataFrame) -> Any:
@@ -42,6 +45,13 @@ def column_of(frame: DataFrame, expression: Any) -> Column:
 
     jvm: Any = frame.sparkSession._jvm
     return Column(getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils").column(expression))
+
+
+def analyzed_nodes(frame: DataFrame) -> list[tuple[str, Any]]:
+    """The nodes of the plan before the optimizer, each with its name, from the root down; read once for a frame."""
+    if (known := _NODES.get(frame)) is None:
+        known = _NODES[frame] = [(str(node.nodeName()), node) for node in nodes(analyzed_plan(frame))]
+    return known
 
 
 def elements(seq: Any) -> Iterator[Any]:

@@ -19,6 +19,10 @@ VOLATILE_HINT = "this says another thing each time, and a record that is read ag
 # Classes of expressions that Spark takes for deterministic, as they are so within one query.
 VOLATILE_CLASSES = re.compile(r"Current[A-Z]\w*|Now|LocalTimestamp")
 TIME_TYPES = ("date", "timestamp", "timestamp_ntz")
+# The SQL of what may be volatile, however deep it stands. Spark writes the literals and casts of times so.
+VOLATILE_SQL = re.compile(
+    r"current_|now\(|localtimestamp|user\(|\b(DATE|TIMESTAMP\w*) '| AS (DATE|TIMESTAMP)", re.IGNORECASE
+)
 # Text that Spark casts to a date or a timestamp: with a year it is the same each time; `now`, `today` and the like are
 # not, nor is a time without a day, which is a time of today.
 FIXED_TEXT = re.compile(r"\s*(?:[+-]?[0-9]{4}|epoch\b)", re.IGNORECASE)
@@ -33,7 +37,9 @@ def volatile_expressions(node: Any) -> Iterator[tuple[str, int]]:
     """The volatile expressions of one node of a plan: the SQL, and its first character's number in the text that was
     parsed (-1 if it is not known)."""
     for expression in elements(node.expressions()):
-        yield from _volatile(expression)
+        # To walk an expression costs a hundred calls to the JVM.
+        if not expression.deterministic() or VOLATILE_SQL.search(str(expression.sql())):
+            yield from _volatile(expression)
 
 
 def first_volatile(rows: DataFrame) -> str:
