@@ -68,6 +68,8 @@ ACTIONS: list[dict[str, Any]] = [
     },
     {"app": "nobody", "to": "1", "note": "tried"},
     {"verb": "cut", "replacement": "0" * 32, "note": "tried"},
+    {"verb": "back", "replacement": "0" * 32, "dry": True},
+    {"verb": "replay", "kind": "sink", "name": "nobody", "dry": True},
 ]
 WORDS: list[Any] = [
     "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay", "discard", "go-on", "cut",

@@ -22,6 +22,7 @@ from tests.browser.accessibility import violations
 from tests.browser.conftest import View
 from tests.browser.layout import OVERLAPS
 from tests.browser.scene import Scene
+from tests.support.long_cases import quick
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., View]
@@ -96,7 +97,7 @@ def hosted(scene: Scene, at: str, state: str) -> Iterator[ProgressRow]:
         yield row
 
 
-@pytest.mark.parametrize("state", HOSTED)
+@pytest.mark.parametrize("state", quick(HOSTED, "running", "failing", "loading"))
 @pytest.mark.parametrize("at", OF_APP)
 def test_archives_and_views_show_each_state(visit: Visit, scene: Scene, at: str, state: str) -> None:
     with hosted(scene, at, state) as row:
@@ -141,7 +142,7 @@ NONE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.usefixtures("scene")
-@pytest.mark.parametrize("at", NONE)
+@pytest.mark.parametrize("at", quick(NONE, "views"))
 def test_what_is_empty_says_what_it_is_for(visit: Visit, at: str) -> None:
     changes, said = NONE[at]
     view = visit(at=at, before=answered(at, **changes))
@@ -149,11 +150,21 @@ def test_what_is_empty_says_what_it_is_for(visit: Visit, at: str) -> None:
 
 
 @pytest.mark.usefixtures("scene")
-@pytest.mark.parametrize("at", [*NONE, "streams/bundles"])
+@pytest.mark.parametrize("at", quick([*NONE, "streams/bundles"], "archives", "streams/bundles"))
 def test_what_is_not_known_yet_is_not_said_to_be_empty(visit: Visit, at: str) -> None:
     changes = {**NONE.get(at, ({}, ""))[0], "declarations_known": False, "declared": [] if at == "backfills" else None}
     view = visit(at=at, before=answered(at, **changes))
     check(view, view.frame.locator("#view"), Seen(["not known yet"], ["are declared:", "nothing that is declared"]))
+
+
+def test_what_a_fault_affects_is_not_known_before_the_declarations(visit: Visit, scene: Scene) -> None:
+    fault = {
+        "kind": "stream", "name": "bundles", "app": "metrics", "state": "failing", "reason": "x", "remedy": "",
+        "address": "#/streams", "since": scene.control.now(), "lasted_ms": 1, "ended_at": None, "tried": "",
+        "affects": [], "affects_total": 0,
+    }  # fmt: skip
+    view = visit(at="", before=answered("overview", declarations_known=False, faults=[fault]))
+    check(view, view.frame.locator("#faults tbody tr"), Seen(["bundles", "not known yet"], ["nothing else"]))
 
 
 # Backfills
@@ -217,7 +228,7 @@ def runs(scene: Scene) -> Iterator[Mapping[str, str]]:
         db.execute(insert(t), before)
 
 
-@pytest.mark.parametrize("state", RUNS)
+@pytest.mark.parametrize("state", quick(RUNS, "running", "waiting", "failed"))
 def test_a_backfill_shows_each_state(visit: Visit, runs: Mapping[str, str], state: str) -> None:
     view = visit(at="backfills", width=390 if state in ("running", "failed") else 1280)
     shown = view.frame.locator("tr.run", has=view.frame.locator(f'[title="{runs[state]}"]'))
@@ -342,7 +353,7 @@ def replaced(control: Control, of: Replacement) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("scene")
-@pytest.mark.parametrize("case", REPLACED)
+@pytest.mark.parametrize("case", quick(REPLACED, "building", "ready to cut", "cut", "failed"))
 def test_a_replacement_shows_each_state(visit: Visit, control: Control, case: str) -> None:
     of = REPLACED[case]
     with replaced(control, of) as state:

@@ -13,7 +13,7 @@ const cell = (name, ...children) => h("td", { "data-label": name }, ...children)
 
 const what = ({ kind, name, address }) => h("th", { scope: "row" }, h("a", linkTo(...placeOf(address)), name), h("span", { class: "muted" }, ` ${kind}`));
 
-const affected = ({ affects, affects_total: all }) => (affects?.length ? affects.join(", ") + (all > affects.length ? `, and ${f.count(all - affects.length)} more` : "") : "nothing else");
+const affected = ({ affects, affects_total: all }, known) => (affects?.length ? affects.join(", ") + (all > affects.length ? `, and ${f.count(all - affects.length)} more` : "") : known ? "nothing else" : "not known yet");
 
 // What a person can do about a fault here. Buttons ask before they do anything.
 const remedies = ({ kind, name, app, state }, acted) => {
@@ -39,10 +39,10 @@ export class FaultList {
     this.ended.node.classList.add("tall");
   }
 
-  show({ faults, faults_total: all, past_faults: past, now, viewer }) {
-    this.viewer = viewer;
+  show({ faults, faults_total: all, past_faults: past, declarations_known: known, now, viewer }) {
+    Object.assign(this, { viewer, known });
     const key = faults.map((fault) => [fault.kind, fault.name, fault.state, fault.reason, f.age(fault.lasted_ms), fault.affects, fault.tried]);
-    this.lasting.show([key, all, viewer], () => {
+    this.lasting.show([key, all, viewer, known], () => {
       if (!faults.length) return empty("Nothing needs a person.");
       const more = all > faults.length ? [empty(`And ${f.exact(all - faults.length)} more.`)] : [];
       return [table("list faults", COLUMNS, faults.map((fault) => this.row(fault, now))), ...more];
@@ -64,7 +64,7 @@ export class FaultList {
       what(fault),
       cell("State", h("span", { class: "pill", "data-state": fault.state }, fault.state)),
       cell("Reason", fault.reason, fault.tried ? h("div", { class: "muted" }, fault.tried) : null),
-      cell("Affects", affected(fault)),
+      cell("Affects", affected(fault, this.known)),
       cell("What to do", ...marked(fault.remedy), h("div", { class: "buttons" }, ...actions)),
     );
   }
