@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.engine.replacement.input_archive import InputArchive
     from penstock.kafka.commit_marker import TopicAndPartition
     from penstock.model.output import CommitMarker
@@ -124,6 +125,9 @@ class Replacement:
                 stream, self.new.rows, self.new.folder / RUNNING_ROWS, bootstrap, options.ignored
             )
         self.progress = ReplacementProgress()
+        # Where the running version was, and its offsets, when all was read and only the watermark had to follow. Steps
+        # for that do not look again: it is ahead after each of them, if they take longer than its batches.
+        self._goal: tuple[RunningPosition, TopicOffsets] | None = None
         # What was compared last: the new version's step, and the ends of the output.
         self._compared: tuple[int, dict[TopicAndPartition, int]] | None = None
 
@@ -177,8 +181,11 @@ class Replacement:
         Raises:
             PenstockError: The step failed, or rows differ that must be equal.
         """
-        position = self.running.position()
-        ends = self.new.ends_of(position.marker)
+        if self._goal:
+            position, ends = self._goal
+        else:
+            position = self.running.position()
+            ends = self.new.ends_of(position.marker)
         began, left = time.monotonic(), self.new.left(ends)
         watermark = position.marker.watermark_ms
         if self.new.last_batch < 0 or left:
@@ -188,11 +195,13 @@ class Replacement:
         left_now = self.new.left(ends)
         self._pace(left - left_now, time.monotonic() - began)
         self._measure(left_now)
-        if left_now or self.new.watermark_ms < min(self.new.next_watermark_ms, watermark):
-            if not left_now:
-                self._begin_comparison(position)
+        if left_now:
             return False
         self._begin_comparison(position)
+        if self.new.watermark_ms < min(self.new.next_watermark_ms, watermark):
+            self._goal = position, ends
+            return False
+        self._goal = None
         if self._comparison.has_begun:
             self._compare(position)
         return True

@@ -135,6 +135,26 @@ def test_windows_that_were_open_are_emitted_by_the_new_version_once(
     assert ran(FINAL, spark, bootstrap, tmp_path) == [{"minute": 10, "count": 2}]
 
 
+def test_it_comes_to_where_a_running_version_is_whose_batches_are_shorter_than_its_steps(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, at(*(m / 4 for m in range(22))))
+    with running(FINAL, spark, bootstrap, tmp_path) as run:
+        run.process_all_available()
+        with closing(replacement(WIDER, spark, bootstrap, tmp_path)) as made:
+            made.open()
+            for minute in range(6, 12):
+                if made.advance() and made.is_ready:
+                    break
+                # The running version writes two batches during a step.
+                for later in (0, 0.5):
+                    send(bootstrap, at(minute + later))
+                    run.process_all_available()
+            assert made.is_ready
+            assert made.progress.comparison
+            assert made.progress.comparison.only_running == 0
+
+
 def test_rows_that_must_be_equal_stop_it(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, at(*(m / 4 for m in range(22))))
     ran(FINAL, spark, bootstrap, tmp_path)
