@@ -111,7 +111,7 @@ class OutputComparison:
         self._next: dict[str, dict[int, int]] = {}
         self._since: dict[str, dict[int, int]] = {}
         self._first_step: int | None = None
-        self._live_step = 0
+        self._live_step: int | None = None
 
     def open(self) -> None:
         """Go on with what another process of the replacement has read."""
@@ -125,12 +125,11 @@ class OutputComparison:
         """Whether rows can be compared: the new version's state is complete."""
         return self._first_step is not None
 
-    def begin(self, first_step: int, live_step: int, since_ms: int | None, ends: dict[TopicAndPartition, int]) -> None:
+    def begin(self, first_step: int, since_ms: int | None, ends: dict[TopicAndPartition, int]) -> None:
         """Begin to compare.
 
         Args:
             first_step: The new version's first step whose rows are complete.
-            live_step: Its first step whose rows the running version writes after these ends.
             since_ms: Epoch ms: what the running version wrote before has no row of the new version; None for all.
             ends: The ends of the output topics, at the position of the new version.
         """
@@ -147,8 +146,19 @@ class OutputComparison:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._next, self._since = by_topic(begins), by_topic(ends)
-        self._first_step, self._live_step = first_step, live_step
+        self._first_step, self._live_step = first_step, None
         self._write_state()
+
+    def follow(self, live_step: int, ends: dict[TopicAndPartition, int]) -> None:
+        """The new version is where the running one is, for the first time: from here on rows without a key count.
+
+        Args:
+            live_step: The new version's first step whose rows the running version writes after these ends.
+            ends: The ends of the output topics.
+        """
+        if self._live_step is None:
+            self._live_step, self._since = live_step, by_topic(ends)
+            self._write_state()
 
     def read_running(self, spark: SparkSession, ends: dict[TopicAndPartition, int]) -> None:
         """Read what the running version has written since the last call."""
@@ -230,7 +240,7 @@ class OutputComparison:
             result.examples.append(_example(output, outcome, *texts))
 
     def _compare_unkeyed(self, c: duckdb.DuckDBPyConnection, output: str, result: VersionComparison) -> None:
-        query = UNKEYED.format(value=self._comparable("value", ignored=True), first=self._live_step)
+        query = UNKEYED.format(value=self._comparable("value", ignored=True), first=self._live_step or 0)
         c.execute(f"CREATE TABLE counted AS {query}")
         totals = "sum(greatest(new, running)), sum(least(new, running)), sum(new), sum(running)"
         compared, equal, new, running = (

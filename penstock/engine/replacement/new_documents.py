@@ -122,6 +122,9 @@ class NewDocuments:
         """It is where the running version is."""
         self._begun = True
 
+    def follow(self, *_: object) -> None:
+        """Nothing: documents are not compared."""
+
     def read_running(self, _spark: SparkSession, _ends: dict[TopicAndPartition, int]) -> None:
         """Nothing: documents are not compared."""
 

@@ -217,12 +217,13 @@ class Replacement:
             return
         # Where there is a floor, each window that is read is whole.
         first = self.new.last_batch + 1 if complete and self.new.start.floor is None else 0
-        self._comparison.begin(first, self.new.last_batch + 1, self.new.start.since, position.output_ends)
+        self._comparison.begin(first, self.new.start.since, position.output_ends)
 
     def _compare(self, position: RunningPosition) -> VersionComparison:
         rows = (self.new.last_batch, position.output_ends)
         if self.progress.comparison is not None and rows == self._compared:
             return self.progress.comparison
+        self._comparison.follow(self.new.last_batch + 1, position.output_ends)
         self._comparison.read_running(self._spark, position.output_ends)
         self.progress.comparison = result = self._comparison.compare()
         if self._options.must_equal and not result.agrees:

@@ -155,6 +155,25 @@ def test_it_comes_to_where_a_running_version_is_whose_batches_are_shorter_than_i
             assert made.progress.comparison.only_running == 0
 
 
+def test_windows_without_key_are_compared_from_where_the_running_version_is(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    unkeyed = replace(FINAL, output=TopicOutput(OUT, value=("minute", "count")))
+    send(bootstrap, at(*(m / 4 for m in range(22))))
+    ran(unkeyed, spark, bootstrap, tmp_path)
+    strict = ReplacementOptions(must_equal=True)
+    with closing(replacement(unkeyed, spark, bootstrap, tmp_path, strict)) as made:
+        made.open()
+        follow(made)
+        send(bootstrap, at(5.5, 6, 6.5))
+        ran(unkeyed, spark, bootstrap, tmp_path)
+        follow(made)
+        made.cut()
+        compared = made.progress.comparison
+    assert compared
+    assert compared.equal == compared.compared == 1
+
+
 def test_rows_that_must_be_equal_stop_it(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, at(*(m / 4 for m in range(22))))
     ran(FINAL, spark, bootstrap, tmp_path)
