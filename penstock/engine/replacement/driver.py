@@ -136,6 +136,7 @@ class ReplacementRun(ThreadRun):
         if row.state == "building" and not self._control.move_replacement(row.id, "following"):
             return 0.0
         if row.state == "following" and (row.options.get("cut", "auto") == "auto" or row.cut_requested_at):
+            replacement.check_can_cut()
             cut_over(self._control, row)
             return 0.0
         return FOLLOW_EVERY

@@ -172,6 +172,10 @@ class Replacement:
         """Whether its state is complete and its rows were compared, so that it can be cut over."""
         return self.progress.comparison is not None and not self.progress.lag
 
+    def check_can_cut(self) -> None:
+        """Raise PenstockError if a cut would be undone, before the running version is stopped for it."""
+        self._check_has_no_reset(self.running.marker())
+
     def advance(self) -> bool:
         """Do one step towards the running version; compare where it has come there.
 

@@ -285,6 +285,8 @@ def test_a_reset_is_not_overridden(spark: SparkSession, bootstrap: str, tmp_path
         checkpoint = Checkpoint(spark, str(tmp_path), FINAL.name)
         checkpoint.request_reset(reset.text())
         with pytest.raises(PenstockError, match="was reset and has written nothing since"):
+            made.check_can_cut()
+        with pytest.raises(PenstockError, match="was reset and has written nothing since"):
             made.cut()
         assert Reset.read(checkpoint.pending_reset() or "").id == "another"
     checkpoint.activate_pending_reset()
