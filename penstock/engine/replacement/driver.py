@@ -22,6 +22,7 @@ from penstock.engine.replacement.cut import discard_documents, is_handed_over, s
 from penstock.engine.replacement.folders import new_version_folder
 from penstock.engine.replacement.input_archive import find_archive
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
+from penstock.engine.replacement.step_error import StepInterrupted
 from penstock.engine.session import open_session, session_for
 from penstock.errors import BrokerError, ControlError, PenstockError, Wait
 from penstock.model.declaration import replaced_stream
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 FOLLOW_EVERY, CUT_EVERY, RETRY_EVERY = 1.0, 0.1, 5.0
 # Seconds that a stop waits for a step, and that the first batch of the new version is waited for after the cut.
 STOP_TIMEOUT, PAUSE_TIMEOUT = 60.0, 50.0
+# How often in a row a step is run again. A broker that is away is waited for as long as it is, before the next step.
+MAX_INTERRUPTED = 5
 # Ms that the running version may be behind before the new version waits for it.
 MAX_BEHIND_MS = 30_000
 
@@ -63,6 +66,8 @@ class ReplacementRun(ThreadRun):
         self._stream, self._control, self._streams = stream, control, streams
         self._spark: SparkSession | None = None
         self._replacement: Replacement | None = None
+        # How often a step was interrupted, one time after the other.
+        self._interrupted = 0
 
     def reconcile(self) -> None:
         """Start the thread if it does not run."""
@@ -83,8 +88,7 @@ class ReplacementRun(ThreadRun):
                 self._close()
                 wait = RETRY_EVERY
             except Exception as e:
-                log.exception("the replacement of %s failed", self._stream.name)
-                wait = self._fail(e)
+                wait = self._run_again(e) if isinstance(e, StepInterrupted) else self._fail(e)
             if wait is None:
                 break
             stopping.wait(wait)
@@ -227,7 +231,7 @@ class ReplacementRun(ThreadRun):
         return behind if behind > MAX_BEHIND_MS else 0
 
     def _report(self, row: ReplacementRow, replacement: Replacement) -> None:
-        progress = replacement.progress
+        self._interrupted, progress = 0, replacement.progress
         self.figures.rows_in, self.figures.lag = progress.records, progress.lag
         compared = asdict(progress.comparison) if progress.comparison else {}
         figures = {
@@ -246,8 +250,19 @@ class ReplacementRun(ThreadRun):
         except ControlError as e:
             log.warning("what the replacement of %s waits for could not be reported: %s", self._stream.name, e)
 
+    def _run_again(self, error: StepInterrupted) -> float:
+        """Let a step run again, unless that has not helped."""
+        self._interrupted += 1
+        if self._interrupted > MAX_INTERRUPTED:
+            return self._fail(error)
+        log.warning("the replacement of %s runs a step again: %s", self._stream.name, error)
+        self._say(str(error))
+        self._close()
+        return RETRY_EVERY
+
     def _fail(self, error: Exception) -> float:
         """Let the running version go on, because of an error that would come again."""
+        log.error("the replacement of %s failed", self._stream.name, exc_info=error)
         why = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         try:
             row = self._control.replacement_of(self._stream.name)

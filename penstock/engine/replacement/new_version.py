@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from penstock.engine.checkpoint.offset_log import committed_watermark
 from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
 from penstock.engine.checkpoint.recovery import CheckpointRecovery
 from penstock.engine.commit.checked_rows import CheckedRows
-from penstock.engine.error_text import root_message
 from penstock.engine.faults.data_loss import InputCheck
 from penstock.engine.jvm import bridge
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
@@ -38,11 +36,11 @@ from penstock.engine.replacement.archive_steps import ARCHIVE_STEP_RECORDS, Arch
 from penstock.engine.replacement.folders import CHECKPOINT, check_replaceable, copy_earlier, new_version_folder
 from penstock.engine.replacement.new_documents import NewDocuments, document_start
 from penstock.engine.replacement.state_needs import BuildStart, build_start, state_retention_ms
+from penstock.engine.replacement.step_error import StepFailed, step_error
 from penstock.engine.replacement.step_offsets import StepLimits, batch_entry, count_between, limit_ends
 from penstock.engine.replacement.step_rows import StepRows
 from penstock.engine.state import fold as folding
 from penstock.engine.state.fold_store import fold_store
-from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, end_offsets, partition_counts, topic_ids
 from penstock.model.output import NO_COMMIT, CommitMarker
 
@@ -241,7 +239,7 @@ class NewVersion:
             exact: Whether the watermark of the step is this one, though its own may be earlier.
 
         Raises:
-            PenstockError: The step failed; a step after it runs the same batch again.
+            PenstockError: The step failed; a step after it runs it again. StepInterrupted if that may help.
         """
         watermark_ms = watermark_ms if exact else min(self.next_watermark_ms, watermark_ms)
         planned = self._checkpoint.planned_batch()
@@ -278,24 +276,18 @@ class NewVersion:
     def _run(self) -> None:
         self._error = None
         writer = self._encoded.writeStream.queryName(f"{self.stream.name} (new version)")
-        writer = writer.outputMode(self.stream.output_mode.spark_mode).option(
-            "checkpointLocation", self._checkpoint.path
-        )
+        writer = writer.outputMode(self.stream.output_mode.spark_mode)
+        writer = writer.option("checkpointLocation", self._checkpoint.path).trigger(once=True)
         with clear_refusal(self.stream):
-            query = writer.trigger(once=True).foreachBatch(self._compute).start()
+            query = writer.foreachBatch(self._compute).start()
         try:
-            with suppress(StreamingQueryException):
-                query.awaitTermination()
-            if isinstance(self._error, PenstockError):
-                raise self._error
-            if (failure := self._error or query.exception()) is not None:
-                raise PenstockError(
-                    f"a step of the new version of stream {self.stream.name} failed",
-                    got=root_message(failure),
-                    hint="mend the transform, or leave the record out of it, and replace the stream again",
-                )
+            query.awaitTermination()
+        except StreamingQueryException as e:
+            self._error = self._error or e
         finally:
             query.stop()
+        if self._error is not None:
+            raise step_error(self.stream.name, self._error)
         self._read_watermark([self.last_batch])
 
     def _compute(self, frame: DataFrame, batch_id: int) -> None:
@@ -303,7 +295,7 @@ class NewVersion:
             self._compute_batch(frame, batch_id)
         except Exception as e:
             self._error = e
-            raise
+            raise StepFailed from None
 
     def _compute_batch(self, frame: DataFrame, batch_id: int) -> None:
         query = next(query for query in self._spark.streams.active if query.name == f"{self.stream.name} (new version)")

@@ -1,0 +1,70 @@
+"""What the process of a replacement does about a step that fails."""
+
+from __future__ import annotations
+
+import threading
+from typing import cast
+
+import pytest
+
+from penstock.control import Control, ProgressRow
+from penstock.engine.replacement import driver
+from penstock.engine.replacement.driver import MAX_INTERRUPTED, ReplacementRun
+from penstock.engine.replacement.step_error import StepInterrupted
+from penstock.errors import PenstockError
+from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
+
+STREAM = Stream(
+    "replaced", "tests", {"given": Input(Topic("given"))}, lambda given: given.select(F.col("value").alias("k")),
+    TopicOutput(Topic("out"), key="k", value="k"), Stateless(),
+)  # fmt: skip
+
+
+class NoReplacement:
+    """A control database that has none."""
+
+    def replacement_of(self, _name: str) -> None:
+        return None
+
+
+class FailingRun(ReplacementRun):
+    """Its steps fail one after the other; what makes the replacement fail is kept."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        super().__init__(STREAM, cast(Control, NoReplacement()), ProgressRow("replaced", "tests", "1"), ())
+        self.errors, self.ended_by = errors, cast("Exception | None", None)
+
+    def _step(self, stopping: threading.Event) -> float | None:  # noqa: ARG002
+        if not self.errors:
+            return None
+        raise self.errors.pop(0)
+
+    def _fail(self, error: Exception) -> float:
+        self.ended_by, self.errors = error, []
+        return 0.0
+
+    def work(self) -> Exception | None:
+        self._work(threading.Event())
+        return self.ended_by
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "RETRY_EVERY", 0.0)
+
+
+def interrupted(times: int) -> list[Exception]:
+    return [StepInterrupted("a step failed") for _ in range(times)]
+
+
+def test_a_step_that_was_interrupted_runs_again() -> None:
+    assert FailingRun(interrupted(MAX_INTERRUPTED)).work() is None
+
+
+def test_a_step_that_is_interrupted_each_time_ends_the_replacement() -> None:
+    assert isinstance(FailingRun(interrupted(MAX_INTERRUPTED + 1)).work(), StepInterrupted)
+
+
+def test_another_error_ends_it_at_once() -> None:
+    error = PenstockError("rows differ")
+    assert FailingRun([error, *interrupted(1)]).work() is error
