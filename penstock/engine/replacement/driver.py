@@ -66,6 +66,8 @@ class ReplacementRun(ThreadRun):
         self._stream, self._control, self._streams = stream, control, streams
         self._spark: SparkSession | None = None
         self._replacement: Replacement | None = None
+        # Whether it is at the cut, which is better finished.
+        self._cuts = False
         # How often a step was interrupted, one time after the other.
         self._interrupted = 0
 
@@ -73,6 +75,17 @@ class ReplacementRun(ThreadRun):
         """Start the thread if it does not run."""
         if not self.active:
             self.start()
+
+    def stop(self) -> None:
+        """As of each run, without the rest of a step: who waits for it is killed, and then its files stay."""
+        self._stopping.set()
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while self._thread and self.active and not self._cuts and time.monotonic() < deadline:
+            if replacement := self._replacement:
+                with suppress(Exception):
+                    replacement.new.interrupt()
+            self._thread.join(CUT_EVERY)
+        super().stop()
 
     def report(self) -> ProgressRow:
         self.update_rate(time.monotonic())
@@ -88,6 +101,9 @@ class ReplacementRun(ThreadRun):
                 self._close()
                 wait = RETRY_EVERY
             except Exception as e:
+                if stopping.is_set():
+                    log.info("the replacement of %s is stopped: %s", self._stream.name, e)
+                    break
                 wait = self._run_again(e) if isinstance(e, StepInterrupted) else self._fail(e)
             if wait is None:
                 break
@@ -118,7 +134,8 @@ class ReplacementRun(ThreadRun):
         if row is None or not row.is_open:
             self.figures.state = "stopped"
             return None
-        if row.state == "cutting":
+        self._cuts = row.state == "cutting"
+        if self._cuts:
             return self._cut(row, stopping)
         if self._spark is None and (lacking := lacking_memory()):
             self._say(lacking)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
     from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.engine.replacement.input_archive import InputArchive
@@ -106,6 +107,7 @@ class NewVersion:
         self._next_watermark = 0
         # Why a step failed: Spark hands on the text of an error only.
         self._error: Exception | None = None
+        self._query: StreamingQuery | None = None
 
     def open(self, watermark_ms: int, since: int | None = None, *, back: bool = False) -> None:
         """Begin, or go on with what a process of the same replacement has built.
@@ -279,7 +281,7 @@ class NewVersion:
         writer = writer.outputMode(self.stream.output_mode.spark_mode)
         writer = writer.option("checkpointLocation", self._checkpoint.path).trigger(once=True)
         with clear_refusal(self.stream):
-            query = writer.foreachBatch(self._compute).start()
+            query = self._query = writer.foreachBatch(self._compute).start()
         try:
             query.awaitTermination()
         except StreamingQueryException as e:
@@ -289,6 +291,11 @@ class NewVersion:
         if self._error is not None:
             raise step_error(self.stream.name, self._error)
         self._read_watermark([self.last_batch])
+
+    def interrupt(self) -> None:
+        """End the step that runs in another thread, which may take minutes; the next step runs it again."""
+        if query := self._query:
+            query.stop()
 
     def _compute(self, frame: DataFrame, batch_id: int) -> None:
         try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 import uuid
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +25,7 @@ from penstock.errors import PenstockError
 from penstock.model.topic import COMMITS
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -172,6 +176,39 @@ def test_windows_without_key_are_compared_from_where_the_running_version_is(
         compared = made.progress.comparison
     assert compared
     assert compared.equal == compared.compared == 1
+
+
+def test_a_step_is_interrupted_and_runs_again(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    """Who cancels a replacement does not wait for a step of minutes."""
+    slow = tmp_path / "slow"
+    slow.touch()
+
+    def wait() -> int:
+        if slow.exists():
+            time.sleep(100)
+        return 0
+
+    def transform(events: DataFrame) -> DataFrame:
+        return counts_and_sums(events.withColumn("n", F.udf(lambda n: wait() + n, "int")("n")))
+
+    send(bootstrap, at(0, 0.5, 1, 2, 3))
+    ran(FINAL, spark, bootstrap, tmp_path)
+    with closing(replacement(replace(WIDER, transform=transform), spark, bootstrap, tmp_path)) as made:
+        made.open()
+        thread = threading.Thread(target=lambda: suppressed(made.advance))
+        thread.start()
+        wait_until(lambda: bool(spark.sparkContext.statusTracker().getActiveStageIds()), 60, what="the step computes")
+        made.new.interrupt()
+        thread.join(30)
+        assert not thread.is_alive()
+        assert made.new.last_batch == -1
+        slow.unlink()
+        follow(made)
+
+
+def suppressed(work: Callable[[], object]) -> None:
+    with suppress(PenstockError):
+        work()
 
 
 def test_rows_that_must_be_equal_stop_it(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import cast
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from penstock.control import Control, ProgressRow
 from penstock.engine.replacement import driver
 from penstock.engine.replacement.driver import MAX_INTERRUPTED, ReplacementRun
+from penstock.engine.replacement.replacement import Replacement
 from penstock.engine.replacement.step_error import StepInterrupted
 from penstock.errors import PenstockError
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
@@ -48,6 +50,44 @@ class FailingRun(ReplacementRun):
         return self.ended_by
 
 
+class StoppedRun(FailingRun):
+    """It is stopped in the middle of a step."""
+
+    def _step(self, stopping: threading.Event) -> float | None:
+        stopping.set()
+        raise PenstockError("the query was stopped")
+
+
+class LongStep:
+    """A replacement whose step takes until it is interrupted."""
+
+    def __init__(self) -> None:
+        self.new, self.begun, self._ended = self, threading.Event(), threading.Event()
+
+    def interrupt(self) -> None:
+        self._ended.set()
+
+    def advance(self) -> None:
+        self.begun.set()
+        self._ended.wait(60)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class LongRun(FailingRun):
+    """It has one step, which takes long."""
+
+    def __init__(self, step: LongStep) -> None:
+        super().__init__([])
+        self._replacement = cast(Replacement, step)
+
+    def _step(self, stopping: threading.Event) -> float | None:  # noqa: ARG002
+        assert self._replacement
+        self._replacement.advance()
+        return 0.0
+
+
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "RETRY_EVERY", 0.0)
@@ -68,3 +108,18 @@ def test_a_step_that_is_interrupted_each_time_ends_the_replacement() -> None:
 def test_another_error_ends_it_at_once() -> None:
     error = PenstockError("rows differ")
     assert FailingRun([error, *interrupted(1)]).work() is error
+
+
+def test_a_step_that_is_stopped_is_no_failure() -> None:
+    assert StoppedRun([]).work() is None
+
+
+def test_a_stop_ends_the_step_that_runs() -> None:
+    step = LongStep()
+    run = LongRun(step)
+    run.start()
+    assert step.begun.wait(10)
+    began = time.monotonic()
+    run.stop()
+    assert not run.active
+    assert time.monotonic() - began < 10
