@@ -57,6 +57,10 @@ def test_a_run_is_started_by_a_form(visit: Visit, screenshots: Path) -> None:
     yesterday = (datetime.now(UTC) - timedelta(days=1)).replace(hour=0, minute=0)
     expect(dialog.get_by_label("From")).to_have_value(yesterday.strftime("%Y-%m-%dT%H:%M"))
     expect(dialog.get_by_label("Target topic")).to_have_value("orders")
+    dialog.get_by_label("From").fill(datetime.now(UTC).strftime("%Y-%m-%dT00:00"))
+    dialog.get_by_role("button", name="Start").click()
+    expect(dialog.get_by_role("alert")).to_have_text("Not started: the interval is empty. To must be after From.")
+    assert airflow.started == []
     dialog.get_by_label("From").fill("2026-01-01T00:00")
     dialog.get_by_label("To", exact=True).fill("2026-01-02T06:30")
     dialog.get_by_label("Dry run").check()

@@ -51,6 +51,10 @@ export const startBackfill = ({ name, writes }, acted) => {
   const utc = (local) => (local ? `${local.length === 16 ? `${local}:00` : local}Z` : null);
   const onsubmit = async (event) => {
     event.preventDefault();
+    if (begin.value && end.value && end.value <= begin.value) {
+      text(failed, "Not started: the interval is empty. To must be after From.");
+      return;
+    }
     start.disabled = true;
     text(failed, "");
     const conf = { begin: utc(begin.value), end: utc(end.value), ...(target.value && { target: target.value }), dry_run: dry.checked, unclosed: unclosed.checked, again: again.checked };

@@ -36,6 +36,19 @@ export const showLetters = (stream, kind) => {
   });
 };
 
+// counts: records by what became of them, left: those that can be replayed again, with the reason.
+export const replayCounts = ({ counts }) => Object.entries(counts).map(([what, n]) => `${f.exact(n)} ${what}`).join(", ");
+
+export const showReplayed = (name, answer, about, none) =>
+  openDialog({
+    title: `Replay of ${name}`,
+    about: answer.left.length ? about : "",
+    make: () => [
+      h("p", {}, replayCounts(answer) || none),
+      ...answer.left.map(({ place, said: reason }) => h("article", { class: "letter" }, h("h4", {}, reason), h("p", { class: "muted" }, place))),
+    ],
+  });
+
 export const showLog = (app) =>
   openDialog({
     title: `Log of the driver of ${app}`,

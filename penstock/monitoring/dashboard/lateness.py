@@ -30,7 +30,12 @@ def lateness(data: PageData, stream: StreamView) -> str:
     if stream.desired == "off" or stream.state not in HEALTHY_STATES or not (old or is_behind(stream)):
         return ""
     causes = list(_causes(data, stream))[:CAUSES]
-    return "; ".join(causes) if causes else "it reads all there is: its input has no newer event time"
+    if causes:
+        return "; ".join(causes)
+    if stream.lag:
+        after = "" if stream.batch_age_ms is None else f", {duration(stream.batch_age_ms)} after the last one"
+        return f"{stream.lag:,} records wait for its next batch{after}"
+    return "it reads all there is: its input has no newer event time"
 
 
 def _causes(data: PageData, stream: StreamView) -> Iterator[str]:

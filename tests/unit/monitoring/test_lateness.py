@@ -44,7 +44,11 @@ def topics(lag: int, **figures: Any) -> dict[str, Any]:
             {"watermark": OLD, "topics": topics(17, open={"3": 77})},
             "partition 3 of receipts gives no records: a producer's transaction is open",
         ),
-        ({"watermark": OLD}, "it reads all there is: its input has no newer event time"),
+        (
+            {"watermark": OLD, "lag": 17, "topics": topics(17), "batch_at": OLD},
+            "17 records wait for its next batch, 5 min after the last one",
+        ),
+        ({"watermark": OLD, "lag": 0, "topics": topics(0)}, "it reads all there is: its input has no newer event time"),
     ],
 )
 def test_a_late_stream_says_why(changes: dict[str, Any], said: str) -> None:

@@ -3,7 +3,7 @@ import * as api from "../api.js";
 import { ask } from "../confirm.js";
 import { attr, h, marked, text } from "../dom.js";
 import * as f from "../format.js";
-import { showLetters } from "../letters.js";
+import { replayCounts, showLetters, showReplayed } from "../letters.js";
 import { dialogButton } from "../dialog.js";
 import { linkTo } from "../router.js";
 import { Filters, Pager, Replaced, empty, scrolled, table } from "../rows.js";
@@ -106,15 +106,16 @@ export class DeadLettersView {
     );
   }
 
-  replay({ stream, reason, replayed_by: kind, name, places }) {
+  replay({ stream, topic, reason, replayed_by: kind, name, places }) {
     ask({
       title: `Replay ${f.plural(places.length, "dead letter")} of ${stream}?`,
-      message: `Their reason: ${reason}. ${kind === "sink" ? "Each goes through the statement to the store once more." : "Each is written to its topic once more, where the stream reads it."} What still cannot be processed becomes a dead letter again.`,
+      message: `Their reason: ${reason}. ${kind === "sink" ? "Each goes through the statement to the store once more." : "Each is written to its topic once more, where all streams that read the topic read it."} What still cannot be processed becomes a dead letter again.`,
       label: "Replay",
       action: { verb: "replay", kind, name, places },
       dryRun: "asked",
-      done: () => {
-        this.acted(`Replay of ${f.plural(places.length, "dead letter")} of ${stream} has ended.`);
+      done: (answer) => {
+        this.acted(`Replay of ${f.plural(places.length, "dead letter")} of ${stream}: ${replayCounts(answer) || "nothing is left of them"}.`);
+        if (answer.left.length) showReplayed(stream, answer, kind === "sink" ? "Dead letters that remain; they can be replayed again." : `Dead letters that were not sent. \`penstock dead-letters replay ${topic}\` has the options that their reasons name.`);
         this.read();
       },
     });

@@ -3,7 +3,7 @@ import * as api from "../api.js";
 import { ask } from "../confirm.js";
 import { attr, h, text } from "../dom.js";
 import * as f from "../format.js";
-import { showLetters } from "../letters.js";
+import { showLetters, showReplayed } from "../letters.js";
 import { dialogButton, openDialog } from "../dialog.js";
 import { neighbour } from "../neighbours.js";
 import { linkTo } from "../router.js";
@@ -30,15 +30,7 @@ const showExplanation = (name) =>
     make: async () => [h("pre", { class: "log" }, (await api.explain(name)).text)],
   });
 
-const showReplayed = (name, { counts, left }) =>
-  openDialog({
-    title: `Replay of ${name}`,
-    about: left.length ? "Dead letters that remain, at most fifty; they can be replayed again." : "",
-    make: () => [
-      h("p", {}, Object.entries(counts).map(([what, n]) => `${f.exact(n)} ${what}`).join(", ") || `Sink ${name} has no dead letters.`),
-      ...left.map(({ place, said: reason }) => h("article", { class: "letter" }, h("h4", {}, reason), h("p", { class: "muted" }, place))),
-    ],
-  });
+const REMAIN = "Dead letters that remain, at most fifty; they can be replayed again.";
 
 class SinkRow {
   constructor(table, name) {
@@ -142,7 +134,7 @@ class SinkRow {
       dryRun: "asked",
       done: (answer) => {
         this.table.acted(`Replay of ${this.name} has ended.`);
-        showReplayed(this.name, answer);
+        showReplayed(this.name, answer, REMAIN, `Sink ${this.name} has no dead letters.`);
       },
     });
   }

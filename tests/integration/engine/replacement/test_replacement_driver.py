@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def app(broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[ReplacedApp]:
-    with replaced_app(broker, mariadb, tmp_path) as made:
+def app(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[ReplacedApp]:
+    with replaced_app(fresh_broker, mariadb, tmp_path) as made:
         yield made
 
 
