@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
@@ -12,7 +13,7 @@ from penstock.catalog.graph import Graph, graph
 from penstock.catalog.graph_layout import layout_graph
 from penstock.model.declaration import CatalogNode, Declared, Kind
 from penstock.model.mask import Mask
-from penstock.model.output_mode import OutputMode
+from penstock.model.output_mode import OutputMode, millis
 from penstock.model.panel import Panel, PanelValue
 from penstock.model.stream import Stream
 from penstock.settings import settings
@@ -38,7 +39,7 @@ class CatalogRow:
         runs: whether anything runs it.
         location: file and line, relative to the project if it is in it.
         description: of a backfill.
-        behind_ms: delay of its watermark behind its records, as declared.
+        behind_ms: delay of its watermark behind the newest records, with that of the streams that write what it reads.
         masks: of its outputs, as the clause MASK writes them.
     """
 
@@ -61,10 +62,7 @@ def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
         name: described_mode(stream.output_mode) for name, stream in {**catalog.streams, **catalog.disabled}.items()
     }
     output_modes |= {name: _captured(capture) for name, capture in catalog.captures.items()}
-    delays = {
-        name: stream.output_mode.watermark_delay // timedelta(milliseconds=1)
-        for name, stream in catalog.streams.items()
-    }
+    delays = watermark_delays(catalog)
     descriptions = {name: backfill.description for name, backfill in catalog.backfills.items()}
     masks = {name: [mask.text for mask in declared_masks(one)] for name, one in catalog.declared.items()}
     declarations = sorted(catalog.declared.values(), key=lambda declared: (_rank(declared), declared.name))
@@ -79,6 +77,28 @@ def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
         )
         for d in declarations
     ]  # fmt: skip
+
+
+def watermark_delays(catalog: Catalog) -> dict[str, int]:
+    """How far the watermark of each stream is behind by declaration, in ms.
+
+    The rows of a stream move the watermark of their readers no further than its own, so delays add up.
+    """
+    writers: dict[CatalogNode, list[str]] = defaultdict(list)
+    for name in catalog.streams:
+        for node in catalog.declared[name].writes:
+            writers[node].append(name)
+
+    known: dict[str, int] = {}
+
+    def delay(name: str) -> int:
+        if name not in known:
+            own = known[name] = millis(catalog.streams[name].output_mode.watermark_delay)
+            before = [one for node in catalog.declared[name].reads for one in writers[node] if one != name]
+            known[name] = own + max(map(delay, before), default=0)
+        return known[name]
+
+    return {name: delay(name) for name in catalog.streams}
 
 
 def declared_masks(declared: Declared) -> list[Mask]:

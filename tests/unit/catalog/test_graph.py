@@ -194,7 +194,14 @@ def test_rows_say_what_runs_and_what_is_promised(catalog: Catalog) -> None:
         "polled every 1 s, compared every 1 d",
     )
     assert found["order-archive"].output_mode == "Stateless"
-    assert [found[name].behind_ms for name in ("order-minutes", "order-points", "shops")] == [10_000, 0, 0]
+    assert [found[name].behind_ms for name in ("order-minutes", "order-points", "shops")] == [10_000, 10_000, 0]
+
+
+def test_the_delays_of_watermarks_add_up() -> None:
+    shipped = load()
+    own = millis(shipped.streams["metric-summaries"].output_mode.watermark_delay)
+    found = {row.name: row.behind_ms for row in catalog_rows(shipped)}
+    assert 0 < found["metric-bundles"] == found["metric-summaries"] - own
 
 
 @pytest.mark.parametrize(
