@@ -152,9 +152,11 @@ def test_an_address_that_does_not_exist_says_so(visit: Visit) -> None:
     view = visit(at="streams/summaries")
     view.frame.locator("html").evaluate("() => location.hash = '#/streams/summarise'")
     expect(view.frame.locator("#banner")).to_contain_text("there is no such stream")
-    view.frame.locator("html").evaluate("() => location.hash = '#/nowhere'")
-    expect(view.frame.locator("h2#title")).to_have_text("Overview")
-    expect(view.frame.locator("#banner")).to_contain_text("App presence is hung")
+    for nowhere in ("nowhere", "constructor"):
+        view.frame.locator("html").evaluate(f"() => location.hash = '#/{nowhere}'")
+        expect(view.frame.locator("h2#title")).to_have_text("Overview")
+        expect(view.frame.locator("#banner")).to_contain_text("App presence is hung")
+        expect(view.frame.locator("#toast")).to_have_text(f"There is no view {nowhere}: this is the overview.")
 
 
 def test_a_confirmed_stop_is_recorded_with_who_and_why(visit: Visit, control: Control) -> None:

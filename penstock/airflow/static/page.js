@@ -62,7 +62,8 @@ const navigate = () => {
   scroll.begin();
   const { path, query } = here();
   const [name = "", ...of] = path;
-  const [kind, title] = name === "streams" && of.length ? [StreamView, of[0]] : (VIEWS[name] ?? VIEWS[""]);
+  const known = Object.hasOwn(VIEWS, name) ? name : "";
+  const [kind, title] = name === "streams" && of.length ? [StreamView, of[0]] : VIEWS[known];
   // A view that can turn to another of its subjects stays.
   const same = place?.kind === kind && (place.of.join("/") === of.join("/") || view.turn?.(of));
   place = { kind, of, query };
@@ -74,14 +75,15 @@ const navigate = () => {
     const heading = h("h2", { id: "title", tabindex: "-1" }, title);
     $("view").replaceChildren(heading, view.node);
     document.title = `${title} · Penstock`;
-    for (const entry of entries) attr(entry.link, "aria-current", entry.name === (VIEWS[name] ? name : "") ? (kind === StreamView ? "true" : "page") : null);
+    for (const entry of entries) attr(entry.link, "aria-current", entry.name === known ? (kind === StreamView ? "true" : "page") : null);
     attr($("main"), "aria-busy", true);
     if (!first) {
       window.scrollTo(0, 0);
       heading.focus({ preventScroll: true });
     }
   }
-  refresh();
+  if (known !== name && name !== "overview") acted(`There is no view ${name}: this is the overview.`);
+  else refresh();
 };
 
 // Banner
