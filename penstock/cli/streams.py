@@ -329,6 +329,12 @@ def _check_stopped(control: Control, name: str) -> None:
             got="its desired state is on" if wanted == "on" else "its driver still runs it",
             hint=f"`penstock streams stop {name}`, and wait until `penstock streams show {name}` says stopped",
         )
+    if (replacement := control.replacement_of(name)) and replacement.is_open:
+        raise PenstockError(
+            f"stream {name} is being replaced, which needs its checkpoint as it is",
+            got=f"its replacement is {replacement.state}",
+            hint=f"end it first: `penstock replacements cancel {name}`",
+        )
 
 
 def _print_plan(plan: ResetPlan) -> None:

@@ -88,6 +88,13 @@ def test_a_stream_is_replaced_with_options(control: Control) -> None:
     assert "error: app metrics is not released while a stream of it is replaced" in replace("bundles", code=1)
 
 
+def test_the_checkpoint_stays_as_it_is_meanwhile(control: Control) -> None:
+    replace("bundles")
+    control.set_desired(["bundles"], "off", Actor("ops", "command"))
+    refused = "bundles is being replaced, which needs its checkpoint as it is; got: its replacement is queued"
+    assert refused in run("streams", "rebuild", "bundles", code=1)
+
+
 @pytest.mark.usefixtures("control")
 def test_what_cannot_be_replaced_says_what_can() -> None:
     assert "metrics is an app, and a replacement is of one stream; got: streams bundles, summaries" in replace(
