@@ -8,7 +8,7 @@ columns change. A capture that cannot be verified is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -27,8 +27,12 @@ from penstock.model.capture import Capture
 DOUBTFUL = re.compile(r"[^0-9A-Za-z _.:/@,;#=+-]")
 # Keys of one query.
 MANY = 500
-# Rows read at other dates, attempts, and attempts that must differ only by the date.
-SAMPLE, TRIES, SURE = 50, 5, 2
+# Rows read at other dates.
+SAMPLE = 50
+# Attempts at a check while rows change, and attempts that must show the fault while none does.
+TRIES, SURE = 5, 2
+# Consecutive queries that all differ if a value is volatile.
+QUERIES = 20
 # Rows of each sample that are looked up by their own values.
 FEW = 3
 
@@ -148,23 +152,44 @@ class PagingVerifier:
         return self._database.value(SourceQuery(sql, {}))
 
     def _check_paging(self) -> None:
-        """Check that sample rows are found by their own key and cursor, each after the one before it."""
-        capture, database, pages = self._capture, self._database, self._pages
-        for may_retry in (True, False):
-            top = database.value(pages.highest())
-            key_page = database.page(pages.by_key(None, FEW))
-            lows = [None] if top is None else [None, top]
-            cursor_pages = [database.page(pages.since(low, None, FEW)) for low in lows]
-            for page in (key_page, *cursor_pages):
-                check_values(capture, page, self._orders)
-            wrong = next(self._paging_faults(key_page, cursor_pages), None)
-            if wrong is None:
+        """Check that sample rows are found by their own key and cursor, each after the one before it.
+
+        Rows of a busy table change while they are looked up. So a fault is refused if the sample was the same
+        afterwards, twice, or if it differs in each query. Otherwise the next page is verified again.
+        """
+        self._tried, confirmed = False, 0
+        for _ in range(TRIES):
+            by_key, by_cursor = self._sample_by_key(), self._samples_by_cursor()
+            for page in (by_key, *by_cursor):
+                check_values(self._capture, page, self._orders)
+            fault = next(self._paging_faults(by_key, by_cursor), "")
+            if not fault:
+                self._tried = bool(by_key.rows)
+                return
+            before, after = (by_key, *by_cursor), (self._sample_by_key(), *self._samples_by_cursor())
+            confirmed += self._keys_and_cursors(before) == self._keys_and_cursors(after)
+            if confirmed == SURE:
                 break
-            # The rows may have changed in the meantime.
-            if not may_retry:
-                hint = "declare another KEY or CURSOR"
-                refuse(capture, self._names, "cannot be paged as it is declared", wrong, hint)
-        self._tried = bool(key_page.rows)
+        if confirmed == SURE or self._is_volatile():
+            hint = "declare another KEY or CURSOR"
+            refuse(self._capture, self._names, "cannot be paged as it is declared", fault, hint)
+
+    def _sample_by_key(self) -> SourcePage:
+        return self._database.page(self._pages.by_key(None, FEW))
+
+    def _samples_by_cursor(self) -> list[SourcePage]:
+        """The rows of the lowest cursors, and those of the highest."""
+        top = self._database.value(self._pages.highest())
+        lows = [None] if top is None else [None, top]
+        return [self._database.page(self._pages.since(low, None, FEW)) for low in lows]
+
+    def _keys_and_cursors(self, pages: Iterable[SourcePage]) -> list[list[bytes]]:
+        return [encode(self._names, columns(page, self._names)) if page.rows else [] for page in pages]
+
+    def _is_volatile(self) -> bool:
+        """Whether key or cursor differs in each query, e.g. RAND()."""
+        samples = [self._keys_and_cursors([self._sample_by_key()]) for _ in range(QUERIES)]
+        return all(before != after for before, after in pairwise(samples))
 
     def _paging_faults(self, by_key: SourcePage, by_cursor: Sequence[SourcePage]) -> Iterator[str]:
         capture, pages = self._capture, self._pages

@@ -191,11 +191,13 @@ def test_changes_while_it_polls(source: Source) -> None:
     writers = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
     for writer in writers:
         writer.start()
-    poller = source.poller()
-    polled(poller, 80)
-    over.set()
-    for writer in writers:
-        writer.join()
+    try:
+        poller = source.poller()
+        polled(poller, 80)
+    finally:
+        over.set()
+        for writer in writers:
+            writer.join()
     polled(poller)
     assert source.same()
 
