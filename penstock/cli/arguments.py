@@ -29,6 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what the command would do, and change nothing.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they are written, until Ctrl-C.")]
 Note = Annotated[str, typer.Option("--note", "-m", help="The reason; it is stored in the audit log.")]
+Recorded = Annotated[bool, typer.Option("--recorded", hidden=True, help="The caller has stored it in the audit log.")]
 Place = Annotated[
     list[str] | None,
     typer.Option("--place", help="A record, as 'TOPIC[PARTITION]@OFFSET' or PARTITION:OFFSET; may be repeated."),

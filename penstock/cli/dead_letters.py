@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import load, partial_catalog
-from penstock.cli.arguments import AsJson, DryRun, Note, Place, look_up
+from penstock.cli.arguments import AsJson, DryRun, Note, Place, Recorded, look_up
 from penstock.cli.output import actor, clear_errors, console, emit, table
 from penstock.control import connect
 from penstock.errors import PenstockError
@@ -94,6 +94,8 @@ def replay_letters(
             help="A stream that may read the records again, although they are not its dead letters; may be repeated.",
         ),
     ] = None,
+    note: Note = "",
+    recorded: Recorded = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -113,6 +115,9 @@ def replay_letters(
         everything = read_dead_letters(catalog.dead_letter_topics, settings().bootstrap)
         for name in again_for or ():
             catalog.stream(name)
+        if chosen and not (dry_run or recorded):
+            again = f"again for {', '.join(again_for)}" if again_for else ""
+            record_choice("replay", topic, note, len(chosen), stream and f"of {stream}", again, places=place)
         results = replay(
             chosen, everything, catalog.readers, settings().bootstrap, again_for=again_for or (), dry=dry_run
         )
@@ -152,9 +157,8 @@ def discard_letters(
         results = discard(chosen, settings().bootstrap, dry=True)
         discarded = sum(not one.ended for one in results)
         if discarded and not dry_run:
-            which = [f"{discarded:,} dead letters", stream and f"of {stream}", reason and f"reason {reason}"]
-            which += [f"places {', '.join(place)}"] if place else []
-            connect().record(actor(), "discard", topic, "; ".join(filter(None, (note, *which))))
+            of_stream, of_reason = stream and f"of {stream}", reason and f"reason {reason}"
+            record_choice("discard", topic, note, discarded, of_stream, of_reason, places=place)
             results = discard(chosen, settings().bootstrap)
             discarded = sum(not one.ended for one in results)
     if as_json:
@@ -200,6 +204,23 @@ def _declared(topic: str) -> str:
 def _kind(letter: DeadLetter) -> str:
     """The reason without the value that it names."""
     return printable(letter.reason.partition(": ")[0], WIDTH)
+
+
+def record_choice(
+    verb: str, target: str, note: str, count: int, *which: str, places: Sequence[str] | None = None
+) -> None:
+    """Store in the audit log what the command is about to do with dead letters.
+
+    Args:
+        verb: replay or discard.
+        target: their topic or sink.
+        note: the reason that was given.
+        count: of dead letters.
+        which: how they were chosen, besides places.
+        places: as given by --place.
+    """
+    chosen = [f"{count:,} dead letters", *which, f"places {', '.join(places)}" if places else ""]
+    connect().record(actor(), verb, target, "; ".join(filter(None, (note, *chosen))))
 
 
 def check_places(letters: Sequence[DeadLetter], places: Iterable[str], owner: str, topic: str) -> None:

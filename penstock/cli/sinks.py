@@ -12,8 +12,8 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import BrokenFile, partial_catalog
-from penstock.cli.arguments import AsJson, DryRun, Place, completion, look_up
-from penstock.cli.dead_letters import check_places
+from penstock.cli.arguments import AsJson, DryRun, Note, Place, Recorded, completion, look_up
+from penstock.cli.dead_letters import check_places, record_choice
 from penstock.cli.output import clear_errors, console, count, echo, emit, print_check, state, table
 from penstock.cli.spark import session, short_session
 from penstock.control import connect
@@ -137,6 +137,8 @@ def replay(
     again: Annotated[
         bool, typer.Option("--again", help="Include dead letters that were replayed before, if the store lost them.")
     ] = False,
+    note: Note = "",
+    recorded: Recorded = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -151,6 +153,8 @@ def replay(
         stream = _sink(name)
         chosen = [one for one in _letters(stream) if not place or not one.places.isdisjoint(place)]
         check_places(chosen, place or (), f"sink {name}", stream.output.dead_letter_topic.name)  # type: ignore[union-attr]
+        if chosen and not (dry_run or recorded):
+            record_choice("replay", name, note, len(chosen), "again" if again else "", places=place)
         with session(f"sinks-{name}") as spark:
             from penstock.engine.operations.sink_replay import ALREADY_REPLAYED
             from penstock.engine.operations.sink_replay import replay as run_replay

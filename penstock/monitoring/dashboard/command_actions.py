@@ -22,6 +22,7 @@ JVM_TIMEOUT, REPLAY_TIMEOUT = 180.0, 220.0
 LIMIT, SHOWN = 50, 400
 """Records that are listed, and characters of each."""
 PREVIEW_SECONDS = 5
+RECORDED = "--recorded"
 SMALL = {"PENSTOCK_SPARK_MASTER": "local[1]", "PENSTOCK_DRIVER_MEMORY": "512m"}
 
 
@@ -66,13 +67,13 @@ def explained(sink: str) -> str:
 
 def replayed(sink: str, places: Sequence[str] = (), *, dry: bool = False) -> Replayed:
     """The result of `penstock sinks replay NAME` for some places, PARTITION:OFFSET, or for all dead letters; of a dry
-    run, what it would be.
+    run, what it would be. The caller records it in the audit log.
 
     Raises:
         CommandError: The command fails.
     """
     chosen = _places(places) or ("--all",)
-    command = ("sinks", "replay", sink, *chosen, *(["--dry-run"] if dry else []), "--json")
+    command = ("sinks", "replay", sink, *chosen, "--dry-run" if dry else RECORDED, "--json")
     done = _run(command, REPLAY_TIMEOUT, {}, "replay again: records that were written are not written twice")
     try:
         results: list[dict[str, Any]] = orjson.loads(done.stdout)
@@ -85,12 +86,12 @@ def replayed(sink: str, places: Sequence[str] = (), *, dry: bool = False) -> Rep
 
 def letters_replayed(topic: str, places: Sequence[str], *, dry: bool = False) -> Replayed:
     """The result of `penstock dead-letters replay TOPIC` for some places, PARTITION:OFFSET; of a dry run, what it would
-    be.
+    be. The caller records it in the audit log.
 
     Raises:
         CommandError: The command fails.
     """
-    command = ("dead-letters", "replay", topic, *_places(places), *(["--dry-run"] if dry else []), "--json")
+    command = ("dead-letters", "replay", topic, *_places(places), "--dry-run" if dry else RECORDED, "--json")
     done = _run(command, REPLAY_TIMEOUT, {}, "replay again: records that were sent are not sent twice")
     try:
         results: list[dict[str, Any]] = orjson.loads(done.stdout)
@@ -132,4 +133,4 @@ def _failed(command: tuple[str, ...], done: subprocess.CompletedProcess[bytes]) 
 
 
 def _command_text(command: tuple[str, ...]) -> str:
-    return f"`penstock {' '.join(command)}`"
+    return f"`penstock {' '.join(word for word in command if word != RECORDED)}`"

@@ -319,7 +319,11 @@ def test_the_command_line_tells_sends_and_discards(
         assert "1 records would be sent" in told("replay", DEAD.name, "--place", place, "--dry-run")
     nothing = told("replay", DEAD.name, "--place", "0:3", "--place", "0:7", code=1)
     assert "sales-dead-letter has no dead letter of this place; got: 0:7" in nothing
-    assert "1 records were sent" in told("replay", DEAD.name, "--place", "0:3")
+    assert control.actions(1) == []
+    assert "1 records were sent" in told("replay", DEAD.name, "--place", "0:3", "--note", "fixed")
+    [action] = control.actions(9)
+    assert (action["verb"], action["target"]) == ("replay", DEAD.name)
+    assert action["detail"] == "fixed; 1 dead letters; places 0:3"
     # The other one is of a stream that is no more: stream a has taken it.
     assert "sales[0]@4 is refused: it would be read twice by a" in told("replay", DEAD.name, code=1)
     assert [place for _, _, place in of_sales(bootstrap)] == ["sales[0]@3"]
@@ -327,11 +331,11 @@ def test_the_command_line_tells_sends_and_discards(
     chosen = ("discard", DEAD.name, "--stream", "gone", "--reason", "no")
     assert "1 dead letters would be discarded" in told(*chosen, "--dry-run")
     assert "Aborted" in told(*chosen, code=1)
-    assert control.actions(1) == []
+    assert [one["verb"] for one in control.actions(9)] == ["replay", "replay"]
     assert "1 dead letters were discarded; 0 were discarded and 0 replayed" in told(*chosen, "--yes", "--note", "test")
-    [action] = control.actions(9)
+    action = control.actions(1)[0]
     assert (action["verb"], action["target"]) == ("discard", DEAD.name)
     assert action["detail"] == "test; 1 dead letters; of gone; reason no"
     assert "0 dead letters were discarded; 1 were discarded and 1 replayed" in told("discard", DEAD.name, "--all", "-y")
-    assert len(control.actions(9)) == 1
+    assert len(control.actions(9)) == 3
     assert "0 records were sent; 1 were replayed before, 1 discarded." in told("replay", DEAD.name)

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from penstock import cli
 from penstock.catalog import build
-from penstock.cli import sinks
-from penstock.control import ProgressRow
+from penstock.cli import dead_letters, sinks
+from penstock.control import Control, ProgressRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.commit import async_writer
 from penstock.engine.operations.sink_replay import ALREADY_REPLAYED, RECORD_GONE, WRITTEN, replay
@@ -143,7 +143,9 @@ def bootstrap(fresh_broker: Broker) -> Iterator[str]:
 
 
 @pytest.fixture
-def commands(bootstrap: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+def commands(
+    bootstrap: str, spark: SparkSession, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Command]:
     """Runs `penstock sinks` of the two sinks and gives what it prints."""
 
     @contextmanager
@@ -157,6 +159,7 @@ def commands(bootstrap: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
+    monkeypatch.setattr(dead_letters, "connect", lambda: control)
     monkeypatch.setattr(sinks, "partial_catalog", lambda: (build([sink("slow"), sink("quick")]), []))
     for name in ("session", "short_session"):
         monkeypatch.setattr(sinks, name, session)

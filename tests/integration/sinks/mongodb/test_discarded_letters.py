@@ -125,9 +125,14 @@ def test_a_later_replay_writes_only_those_that_were_not_discarded(
         }  # fmt: skip
         assert there(database)["c"] == {"by": "hand"}, "a dry run writes nothing"
         database.c.delete_many({"by": "hand"})
-        assert replayed("--place", "orders[0]@1") == {"orders[0]@1": "discarded before"}
+        assert len(control.actions(9)) == 1, "a dry run is not recorded"
+        assert replayed("--place", "orders[0]@1", "--recorded") == {"orders[0]@1": "discarded before"}
+        assert len(control.actions(9)) == 1, "the page records it itself"
         after = {place: "written" if said.startswith("would") else said for place, said in would.items()}
-        assert replayed("--all") == after
+        assert replayed("--all", "--note", "there is room now") == after
+        action = control.actions(1)[0]
+        assert (action["verb"], action["target"]) == ("replay", "bills")
+        assert action["detail"] == "there is room now; 5 dead letters"
         assert {key: doc["n"] for key, doc in there(database).items()} == {
             "a": 0, "b": 7, "c": 2, "e": 4, "f": 5, "g": 6,
         }  # fmt: skip
