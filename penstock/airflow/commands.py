@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from penstock.airflow.assets import DeclaresLineage
-from penstock.airflow.operators import task_key
+from penstock.airflow.operators import request_of, task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -85,10 +85,20 @@ class RunBackfill(CommandOperator):
         self.backfill, self.full_history = backfill, full_history
 
     def execute(self, context: Context) -> str:
-        return self.run_command(["backfill", "run", self.backfill, *self.options(context)])
+        from penstock.control import Actor, connect
 
-    def options(self, context: Context) -> list[str]:
-        """The options of the command by the form and the data interval."""
+        options = self.options(context)
+        params, run = context["params"], context["dag_run"]
+        # A run of a schedule has no user.
+        if run.triggering_user_name and not params["dry_run"]:
+            begin, end = self._interval(context)
+            detail = f"{begin or ''}..{end} -> {params['target']} (run {run.run_id})"
+            actor = Actor(run.triggering_user_name, "airflow")
+            connect().record(actor, "backfill", self.backfill, detail, request_of(self.dag_id, run.run_id))
+        return self.run_command(["backfill", "run", self.backfill, *options])
+
+    def _interval(self, context: Context) -> tuple[str | None, str]:
+        """Begin and end as the command accepts them; the begin is None for the full history."""
         params, run = context["params"], context["dag_run"]
         begin, end = params["begin"] or run.data_interval_start, params["end"] or run.data_interval_end
         # A run that is triggered by the API may have no logical date, and then no interval.
@@ -96,11 +106,17 @@ class RunBackfill(CommandOperator):
             raise AirflowFailException(
                 "the run has no data interval; hint: trigger it with a logical date, or give begin and end"
             )
-        options = ["--to", _minute(end), "--target", params["target"], "--source", params["source"]]
+        return None if self.full_history else _minute(begin), _minute(end)
+
+    def options(self, context: Context) -> list[str]:
+        """The options of the command by the form and the data interval."""
+        params, run = context["params"], context["dag_run"]
+        begin, end = self._interval(context)
+        options = ["--to", end, "--target", params["target"], "--source", params["source"]]
         options += ["--rate", str(params["rate"]), "--timestamps", params["timestamps"], "--owner", task_key(context)]
         # Each try of a run is the same request.
         options += ["--request", run.run_id]
-        options += [] if self.full_history else ["--from", _minute(begin)]
+        options += ["--from", begin] if begin else []
         return options + [f"--{name.replace('_', '-')}" for name in ("dry_run", "unclosed", "again") if params[name]]
 
 

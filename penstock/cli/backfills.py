@@ -19,7 +19,7 @@ import typer
 
 from penstock.catalog import Catalog, partial_catalog
 from penstock.cli.arguments import AsJson, DryRun, as_utc, completion, look_up, time_option
-from penstock.cli.output import clear_errors, console, echo, emit, table
+from penstock.cli.output import actor, clear_errors, console, echo, emit, table
 from penstock.cli.spark import session
 from penstock.errors import BackfillError, BrokerError, ControlError, InputNotReady, Wait
 from penstock.logs import setup
@@ -113,6 +113,8 @@ def run(
         run_id = (request or uuid4().hex) if again else ""
         job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, run_id)
         control = connect()
+        if not (dry or owner):
+            control.record(actor(), "backfill", name, job.id)
         report = control_reporter(control, job, owner or f"{getpass.getuser()}@{socket.gethostname()}")
         with _sigterm() as terminated:
             result = run_job(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import catalog
+from penstock.control import Control
 from penstock.settings import PROJECT
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
@@ -43,7 +44,9 @@ DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 def asked(**form: Any) -> Any:
     ti = SimpleNamespace(dag_id="backfill_replay", run_id="r1", task_id="run", try_number=1)
-    run = SimpleNamespace(run_id="r1", data_interval_start=DAY, data_interval_end=DAY + timedelta(days=1))
+    run = SimpleNamespace(
+        run_id="r1", triggering_user_name="olga", data_interval_start=DAY, data_interval_end=DAY + timedelta(days=1)
+    )
     return {"ti": ti, "params": {**FORM, **form}, "dag_run": run}
 
 
@@ -68,6 +71,24 @@ def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
         one.options(without)
     whole = RunBackfill(task_id="run", backfill="base-counts", full_history=True)
     assert "--from" not in whole.options(asked())
+
+
+def test_a_backfill_that_a_user_starts_is_recorded_once(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.airflow.commands import RunBackfill
+
+    monkeypatch.setattr("penstock.control.connect", lambda: control)
+    monkeypatch.setattr(RunBackfill, "run_command", lambda _, words: " ".join(words))
+    one = RunBackfill(task_id="run", backfill="replay", full_history=False)
+    scheduled = asked(dry_run=False)
+    scheduled["dag_run"].triggering_user_name = None
+    for context in (scheduled, asked(dry_run=True)):
+        one.execute(context)
+    assert control.actions() == []
+    for _ in range(2):  # two tries
+        one.execute(asked(dry_run=False))
+    [action] = control.actions()
+    assert [action[name] for name in ("actor", "source", "verb", "target")] == ["olga", "airflow", "backfill", "replay"]
+    assert action["detail"] == "2026-01-01T00:00:00..2026-01-02T00:00:00 -> replayed (run r1)"
 
 
 def test_only_a_person_starts_a_backfill_and_a_range_has_its_days() -> None:
