@@ -127,7 +127,7 @@ def test_each_earlier_release_can_be_returned_to(visit: Callable[..., View], sce
         expect(release.get_by_label("Code")).to_have_value(str(numbers[0]))
         expect(release.get_by_label("Code").locator("option")).to_have_count(4)
         expect(release.locator("#confirm-would")).to_contain_text("Restarted with the code of release")
-        release.get_by_role("button", name="Cancel").click()
+        release.get_by_role("button", name="Close").click()
         view.frame.get_by_role("link", name="Overview").click()
         expect(view.frame.locator("#apps tr", has_text="metrics")).to_contain_text(f"1 → {numbers[-1]}")
         assert view.troubles == []

@@ -169,10 +169,10 @@ def test_dead_letters_of_a_sink_are_replayed_to_its_store(
     expect(asks.get_by_role("listitem")).to_contain_text(
         ["1 would be written, if the store takes it, 1 refused again.", "shops[0]@1: refused again: "], timeout=240_000
     )
-    asks.get_by_role("button", name="Cancel").click()
+    asks.get_by_role("button", name="Close").click()
     asks = replay()
     expect(asks.get_by_role("alert")).to_contain_text("InfluxDB cannot take anything at present", timeout=240_000)
-    asks.get_by_role("button", name="Cancel").click()
+    asks.get_by_role("button", name="Close").click()
     with influx:
         replay()
         done = view.frame.get_by_role("dialog", name="Replay of shop-points")

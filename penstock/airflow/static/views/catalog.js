@@ -6,7 +6,7 @@ import { Graph } from "../graph.js";
 import { go, linkTo } from "../router.js";
 import { Replaced, empty, scrolled, table } from "../rows.js";
 
-const HEAD = ["Kind", "Name", "App", "Reads", "Writes", "Output mode", "Runs"];
+const HEAD = ["Kind", "Name", "App", "Reads", "Writes", "Output mode", "Run by Penstock"];
 const PARTLY = "Some declarations are invalid: `penstock catalog` shows the errors. All others are shown.";
 const STREAMS = new Set(["stream", "sink", "capture"]);
 
