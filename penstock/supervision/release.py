@@ -124,10 +124,11 @@ def start_replacement(
         )
     with _alone_on_host():
         digest = released_code.take(control)
-        schemas = check_replacement(control, app, stream, digest)
+        needs = check_replacement(control, app, stream, digest)
     if dry_run:
         return None
-    register_schemas(app, schemas)
+    register_schemas(app, needs.schemas)
+    _create_topics(app, needs.topics)
     return control.request_replacement(stream, app, digest, row.digest, actor, options, request, note)
 
 
@@ -153,8 +154,8 @@ def start_going_back(
     last = version_before(control, app, stream)
     control.use_snapshot(last.previous)
     with _alone_on_host():
-        schemas = check_replacement(control, app, stream, last.previous)
-    register_schemas(app, schemas)
+        needs = check_replacement(control, app, stream, last.previous)
+    register_schemas(app, needs.schemas)
     return control.request_replacement(
         stream, app, last.previous, last.digest, actor, {**options, "back": True}, note=note
     )
@@ -183,8 +184,8 @@ def version_before(control: Control, app: str, stream: str) -> ReplacementRow:
     return last
 
 
-def check_replacement(control: Control, app: str, stream: str, digest: str) -> list[SubjectSchema]:
-    """The schemas that an app writes by, if its code would run and can go on with the state of all streams but one.
+def check_replacement(control: Control, app: str, stream: str, digest: str) -> AppNeeds:
+    """What the code of an app needs, if it would run and can go on with the state of all streams but one.
 
     Args:
         control: The control database.
@@ -195,7 +196,7 @@ def check_replacement(control: Control, app: str, stream: str, digest: str) -> l
     Raises:
         ReleaseRefused: It would not.
     """
-    return _check(control, app, released_code.copy_of(control, digest), replaced=stream).schemas
+    return _check(control, app, released_code.copy_of(control, digest), replaced=stream)
 
 
 def cut_over(control: Control, row: ReplacementRow) -> ReplacementRow | None:

@@ -15,6 +15,7 @@ from penstock.kafka.admin import admin, partition_counts, topic_configs
 from penstock.model.topic import COMMITS, Topic
 from penstock.settings import settings
 from penstock.supervision import release
+from penstock.supervision.replacement_options import replacement_options
 from penstock.testing.topics import create
 from tests.chaos.projects import other_project
 
@@ -39,8 +40,9 @@ def project(tmp_path: Path, fresh_broker: Broker) -> Iterator[Path]:
         yield tmp_path
 
 
-@pytest.mark.usefixtures("project")
-def test_missing_topics_are_created_and_others_stay(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_topics_are_created_and_others_stay(
+    control: Control, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = release._run_check
     # Spark's plan is of other tests.
     monkeypatch.setattr(
@@ -60,6 +62,14 @@ def test_missing_topics_are_created_and_others_stay(control: Control, monkeypatc
     }
     assert {name: count for name, count in counts.items() if not name.startswith("__")} == wanted
     assert topic_configs(["released-orders"], bootstrap)["released-orders"]["retention.ms"] == "86400000"
+    # Of a replacement, too: its cut lets the next driver of the app run the same code.
+    changed = STREAM.replace("INTO released-orders PARTITIONS 2", "INTO changed-orders PARTITIONS 3")
+    (project / "sql" / "streams" / "orders.sql").write_text(changed)
+    options = replacement_options()
+    assert not release.start_replacement(control, "shop", "orders", Actor("me", "cli"), options, dry_run=True)
+    assert "changed-orders" not in partition_counts(admin(bootstrap), bootstrap)
+    assert release.start_replacement(control, "shop", "orders", Actor("me", "cli"), options)
+    assert partition_counts(admin(bootstrap), bootstrap)["changed-orders"] == 3
 
 
 @pytest.mark.usefixtures("project")
