@@ -1,5 +1,5 @@
 """The rows that the first batch of a new version writes besides its own: those in which it differs from the version
-before, in files of its checkpoint."""
+before, in files of its checkpoint. Beside them are the rows of the version before, which going back writes again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ if TYPE_CHECKING:
 
     from penstock.model.stream import Stream
 
-FOLDER = "cut-rows"
+FOLDER, EARLIER = "cut-rows", "earlier"
 
 
-def write(checkpoint: str, stream: Stream, rows: Mapping[str, pa.Table]) -> None:
-    """Write the rows, by output: `key BINARY, value BINARY`, in place of earlier ones."""
+def write(checkpoint: str, stream: Stream, rows: Mapping[str, pa.Table], earlier: Mapping[str, pa.Table]) -> None:
+    """Write rows by output, `key BINARY, value BINARY`, in place of earlier ones.
+
+    Args:
+        checkpoint: Of the new version.
+        stream: The new version.
+        rows: What its first batch writes.
+        earlier: The newest row of each key of the version before.
+    """
     folder = Path(urlparse(checkpoint).path, FOLDER)
     # Those of a process that was killed may be of an earlier moment.
     shutil.rmtree(folder, ignore_errors=True)
@@ -28,6 +35,16 @@ def write(checkpoint: str, stream: Stream, rows: Mapping[str, pa.Table]) -> None
     for number, output in enumerate(stream.outputs.values()):
         if output.name in rows:
             pq.write_table(rows[output.name], folder / f"{number}.parquet")
+    if earlier:
+        (folder / EARLIER).mkdir()
+    for name, table in earlier.items():
+        pq.write_table(table, folder / EARLIER / f"{name}.parquet")
+
+
+def read_earlier(checkpoint: str) -> dict[str, pa.Table]:
+    """The rows of the version before, by output."""
+    paths = Path(urlparse(checkpoint).path, FOLDER, EARLIER).glob("*.parquet")
+    return {path.stem: pq.read_table(path) for path in paths}
 
 
 def read(checkpoint: str, stream: Stream, batch: Mapping[str, pa.Table]) -> dict[str, pa.Table]:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.engine.checkpoint.offset_log import by_topic
 from penstock.engine.query import source
-from penstock.engine.replacement.step_rows import SCHEMA
+from penstock.engine.replacement.step_rows import EARLIER_STEP, SCHEMA
 from penstock.kafka.admin import admin, first_offsets, offsets_for_times
 from penstock.kafka.dead_letters import printable
 
@@ -38,19 +38,22 @@ STATE_FILE = "comparison.json"
 EXAMPLES, WIDTH = 5, 300
 ROW_COLUMNS = "key BLOB, value BLOB, step BIGINT, row BIGINT"
 NEW_ROWS = (
-    "SELECT key, value, regexp_extract(filename, '([0-9]+)\\.parquet$', 1)::BIGINT AS step, file_row_number AS row "
+    "SELECT key, value, regexp_extract(filename, '(-?[0-9]+)\\.parquet$', 1)::BIGINT AS step, file_row_number AS row "
     "FROM read_parquet({files}, filename = true, file_row_number = true)"
 )
+RUNNING = """SELECT *, (partition, "offset") >= (partition, since) AS fresh FROM running_files
+    WHERE key IS NOT NULL QUALIFY row_number() OVER (PARTITION BY key ORDER BY "offset" DESC) = 1"""
+# A row from before the running version counts only if that has written its key since.
 KEYED = """
-WITH new_rows AS (SELECT * FROM new_files WHERE key IS NOT NULL AND step >= {first}
+WITH new_rows AS (SELECT * FROM new_files WHERE key IS NOT NULL AND (step >= {first} OR step = {earlier})
     QUALIFY row_number() OVER (PARTITION BY key ORDER BY step DESC, row DESC) = 1),
-  running AS (SELECT *, (partition, "offset") >= (partition, since) AS fresh FROM running_files
-    WHERE key IS NOT NULL QUALIFY row_number() OVER (PARTITION BY key ORDER BY "offset" DESC) = 1)
-SELECT coalesce(n.key, r.key) AS key, n.value AS new, r.value AS running,
+  running AS ({running})
+SELECT coalesce(n.key, r.key) AS key, n.value AS new, r.value AS running, n.step AS step,
   CASE WHEN r.key IS NULL THEN 'only_new' WHEN n.key IS NULL THEN 'only_running'
     WHEN {value_n} IS NOT DISTINCT FROM {value_r} THEN 'equal' ELSE 'different' END AS outcome
 FROM new_rows n FULL JOIN running r ON n.key = r.key
-WHERE n.key IS NOT NULL OR (r.fresh AND NOT EXISTS (FROM new_files e WHERE e.key = r.key))
+WHERE CASE WHEN n.key IS NOT NULL THEN n.step <> {earlier} OR r.key IS NOT NULL
+  ELSE r.fresh AND NOT EXISTS (FROM new_files e WHERE e.key = r.key) END
 """
 UNKEYED = """
 WITH new_rows AS (SELECT {value} AS value, count(*) AS n FROM new_files
@@ -185,11 +188,12 @@ class OutputComparison:
                 self._compare_unkeyed(c, output.name, result)
         return result
 
-    def rows_to_write(self, *, all_rows: bool = False) -> dict[str, pa.Table]:
+    def rows_to_write(self, *, all_rows: bool = False, only_earlier: bool = False) -> dict[str, pa.Table]:
         """The new version's newest rows of keys for which the running version has another row or none, by output.
 
         Args:
             all_rows: Whether equal rows are among them.
+            only_earlier: Whether only those are among them that it wrote before the running version replaced it.
         """
         differing = {}
         for output in self._stream.outputs.values():
@@ -198,9 +202,19 @@ class OutputComparison:
                 chosen = "('different', 'only_new'" + (", 'equal')" if all_rows else ")")
                 # What a comparison ignores is written all the same.
                 query = self._keyed(ignored=False)
+                chosen += f" AND step = {EARLIER_STEP}" if only_earlier else ""
                 rows = c.sql(f"SELECT key, new AS value FROM ({query}) WHERE outcome IN {chosen}").to_arrow_table()
                 differing[output.name] = rows.cast(SCHEMA)
         return {name: table for name, table in differing.items() if table.num_rows}
+
+    def running_rows(self) -> dict[str, pa.Table]:
+        """The newest row of each key that the running version has written, by output."""
+        written = {}
+        for output in self._stream.outputs.values():
+            with duckdb.connect() as c:
+                self._open_files(c, output.name)
+                written[output.name] = c.sql(f"SELECT key, value FROM ({RUNNING})").to_arrow_table().cast(SCHEMA)
+        return {name: table for name, table in written.items() if table.num_rows}
 
     def _open_files(self, c: duckdb.DuckDBPyConnection, output: str) -> None:
         """Views of the files: `new_files` and `running_files`, which has the offset since which it is compared live."""
@@ -225,7 +239,9 @@ class OutputComparison:
 
     def _keyed(self, *, ignored: bool) -> str:
         value_n, value_r = (self._comparable(f"{table}.value", ignored=ignored) for table in "nr")
-        return KEYED.format(first=self._first_step or 0, value_n=value_n, value_r=value_r)
+        return KEYED.format(
+            first=self._first_step or 0, earlier=EARLIER_STEP, running=RUNNING, value_n=value_n, value_r=value_r
+        )
 
     def _compare_keyed(self, c: duckdb.DuckDBPyConnection, output: str, result: VersionComparison) -> None:
         c.execute(f"CREATE TABLE compared AS {self._keyed(ignored=True)}")

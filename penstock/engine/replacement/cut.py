@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 
-def hand_over(new: NewVersion, marker: CommitMarker, rows: Mapping[str, pa.Table]) -> Path:
+def hand_over(
+    new: NewVersion, marker: CommitMarker, rows: Mapping[str, pa.Table], earlier: Mapping[str, pa.Table]
+) -> Path:
     """Let the next driver of a stream go on with the new version. The running version must be stopped.
 
     A process that is killed meanwhile has changed nothing, or all: the move of the checkpoint decides.
@@ -36,12 +38,13 @@ def hand_over(new: NewVersion, marker: CommitMarker, rows: Mapping[str, pa.Table
         new: The new version, whose last step is at the marker; it is closed.
         marker: The last commit marker of the running version.
         rows: What the first batch writes besides its own rows, by output.
+        earlier: What the running version has written, and going back writes again, by output.
 
     Returns:
         The folder that waits for the start of the stream.
     """
     target = new.folder.with_name(f"{new.stream.name}.reset")
-    cut_rows.write(str(new.checkpoint_folder), new.stream, rows)
+    cut_rows.write(str(new.checkpoint_folder), new.stream, rows, earlier)
     new.take_over(marker)
     new.close()
     move_durably(new.checkpoint_folder, target)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from penstock.engine.checkpoint import cut_rows
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.replacement.comparison import OutputComparison, VersionComparison
 from penstock.engine.replacement.cut import hand_over, show_documents
@@ -13,6 +14,7 @@ from penstock.engine.replacement.folders import new_version_folder
 from penstock.engine.replacement.new_documents import NewDocuments
 from penstock.engine.replacement.new_version import NewVersion
 from penstock.engine.replacement.running_version import RunningPosition, RunningVersion
+from penstock.engine.replacement.step_rows import EARLIER_STEP, StepRows
 from penstock.errors import PenstockError
 from penstock.model.output import SideOutput, WriterOwner, open_store
 from penstock.model.output_mode import KeyedState, Timers
@@ -155,6 +157,9 @@ class Replacement:
         self.new.open(marker.watermark_ms, self._options.since, back=self._options.back)
         # Only now is the folder known to be of this replacement.
         self._comparison.open()
+        if self._options.back and isinstance(self.new.rows, StepRows):
+            active = Checkpoint(self._spark, self._root, self._stream.name).path
+            self.new.rows.write(EARLIER_STEP, cut_rows.read_earlier(active))
         self._measure(marker_left=self.new.left(self.new.ends_of(marker)))
 
     def _check_has_no_reset(self, marker: CommitMarker) -> None:
@@ -270,19 +275,26 @@ class Replacement:
                 hint="wait until it is complete",
             )
         self._compare(position)
-        rows: dict[str, pa.Table] = {}
-        mode, write = self._stream.output_mode, self._options.write
-        updates = mode.updates_rows or isinstance(mode, KeyedState | Timers)
-        if self._documents or write == "all" or (write == "differing" and updates):
-            rows = self._comparison.rows_to_write(all_rows=write == "all")
+        rows, earlier = self._rows_of_cut()
         if self.running.marker() != marker:
             raise PenstockError(
                 f"stream {self._stream.name} has written meanwhile, so the new version does not take its place",
                 got=f"batch {self.running.marker().batch}, and batch {marker.batch} before",
                 hint="stop it, and cut again",
             )
-        hand_over(self.new, marker, rows)
+        hand_over(self.new, marker, rows, earlier)
         show_documents(self._stream, self._id, back=self._options.back)
+
+    def _rows_of_cut(self) -> tuple[dict[str, pa.Table], dict[str, pa.Table]]:
+        """What the first batch writes besides its own rows, and what going back would write again, by output."""
+        if isinstance(self._comparison, NewDocuments):
+            return self._comparison.rows_to_write(), {}
+        mode, write = self._stream.output_mode, self._options.write
+        updates, everything = mode.updates_rows or isinstance(mode, KeyedState | Timers), write == "all"
+        rows: dict[str, pa.Table] = {}
+        if everything or (write == "differing" and (updates or self._options.back)):
+            rows = self._comparison.rows_to_write(all_rows=everything, only_earlier=not (everything or updates))
+        return rows, self._comparison.running_rows() if rows or updates else {}
 
     def _pace(self, records: int, seconds: float) -> None:
         """Wait so long that no more records a second are read than allowed."""

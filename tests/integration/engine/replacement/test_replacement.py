@@ -332,3 +332,23 @@ def test_a_reset_is_not_overridden(spark: SparkSession, bootstrap: str, tmp_path
         pytest.raises(PenstockError, match="was reset and has written nothing since"),
     ):
         made.open()
+
+
+def test_going_back_writes_again_what_the_cut_replaced(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    send(bootstrap, at(*(m / 4 for m in range(22))))
+    before = {row["minute"]: row for row in ran(CHANGES, spark, bootstrap, tmp_path)}
+    with closing(replacement(WIDER_CHANGES, spark, bootstrap, tmp_path)) as made:
+        made.open()
+        follow(made)
+        made.cut()
+    replaced = {row["minute"] for row in ran(WIDER_CHANGES, spark, bootstrap, tmp_path)}
+    assert replaced
+    # One of the windows gets another record; the other ones get none.
+    send(bootstrap, at(5.5))
+    ran(WIDER_CHANGES, spark, bootstrap, tmp_path)
+    with closing(replacement(CHANGES, spark, bootstrap, tmp_path, ReplacementOptions(back=True))) as made:
+        made.open()
+        follow(made)
+        made.cut()
+    written = ran(CHANGES, spark, bootstrap, tmp_path)
+    assert written == [before[minute] for minute in sorted(replaced - {5})] + [{"minute": 5, "count": 3}]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.engine.replacement.comparison import STATE_FILE, OutputComparison
-from penstock.engine.replacement.step_rows import SCHEMA, StepRows
+from penstock.engine.replacement.step_rows import EARLIER_STEP, SCHEMA, StepRows
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 
 OUT = Topic("out")
@@ -54,3 +54,18 @@ def test_rows_without_key_are_counted_and_not_written_again(tmp_path: Path) -> N
     found = made.compare()
     assert (found.compared, found.equal, found.only_new, found.only_running) == (4, 2, 1, 1)
     assert made.rows_to_write() == {}
+
+
+def test_a_row_from_before_counts_if_the_running_version_has_written_its_key(tmp_path: Path) -> None:
+    """`a` was replaced and got no record since, `b` got one, `c` is as before, and `d` was not written at all."""
+    made = compared(tmp_path, [(b"b", b"2")], [(b"a", b"9"), (b"b", b"9"), (b"c", b"3"), (b"e", b"5")])
+    earlier: Rows = [(b"a", b"1"), (b"b", b"1"), (b"c", b"3"), (b"d", b"4")]
+    StepRows(tmp_path / "rows", STREAM).write(EARLIER_STEP, {OUT.name: table(earlier)})
+    found = made.compare()
+    assert (found.equal, found.different, found.only_new, found.only_running) == (1, 2, 0, 1)
+    [rows] = made.rows_to_write().values()
+    assert sorted(row["key"] + row["value"] for row in rows.to_pylist()) == [b"a1", b"b2"]
+    [rows] = made.rows_to_write(only_earlier=True).values()
+    assert rows.to_pylist() == [{"key": b"a", "value": b"1"}]
+    [running] = made.running_rows().values()
+    assert sorted(row["key"] + row["value"] for row in running.to_pylist()) == [b"a9", b"b9", b"c3", b"e5"]
