@@ -127,9 +127,11 @@ class ReplacementRepository(ControlDatabase):
     def report_replacement(
         self, identity: str, *, why: str | None = None, figures: Mapping[str, Any] | None = None
     ) -> None:
-        """Report how far a replacement is; what is None stays as it is."""
+        """Report how far a replacement is; what is None stays as it is. Why it has ended stays, too."""
         values = ({} if why is None else {"why": why}) | ({} if figures is None else {"figures": figures})
         report = update(s.replacement).where(s.replacement.c.id == identity)
+        if why is not None:
+            report = report.where(s.replacement.c.state.in_(OPEN_REPLACEMENT))
         with self.begin() as c:
             c.execute(report.values(reported_at=s.now_ms(), **bounded(s.replacement, values)))
 

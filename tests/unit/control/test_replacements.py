@@ -148,10 +148,13 @@ def test_a_state_is_reached_from_the_one_before_alone(control: Control) -> None:
     assert not control.move_replacement(row.id, "cancelled", actor=ME), "the cut has begun"
     assert control.move_replacement(row.id, "cut", figures={"pause_ms": 5})
     assert control.desired("replacement:s") == {"replacement:s": "off"}
-    assert control.move_replacement(row.id, "confirmed", actor=ME)
+    assert control.move_replacement(row.id, "confirmed", actor=ME, why="it is right")
+    # Its driver, which is at work until it looks again, does not take away why it has ended.
+    control.report_replacement(row.id, why="", figures={"pause_ms": 6})
+    control.report_replacement(row.id, why="the store is away")
     ended = control.replacement(row.id)
     assert ended
-    assert ended.figures == {"pause_ms": 5}
+    assert (ended.why, ended.figures) == ("it is right", {"pause_ms": 5})
     assert ended.cut_requested_at
     assert ended.cut_at
     assert ended.ended_at
