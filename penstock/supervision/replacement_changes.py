@@ -41,6 +41,10 @@ def change_replacement(
         ReplacementRefused: Its state does not allow that, and nothing was done; or it is confirmed, and the store of a
             sink did not remove the documents before.
     """
+    newest = control.replacement_of(row.name)
+    if newest and newest.is_open and newest.id != row.id:
+        # What follows a cut is decided first.
+        raise refused_change(newest, verb)
     if verb == "cut":
         done = control.request_cut(row.id, actor, note)
     elif verb == "cancel":

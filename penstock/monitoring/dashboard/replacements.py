@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.control import ReplacementRow, ReplacementState
 from penstock.monitoring.dashboard.alarms import PAST_FOR, SILENT_MS
@@ -38,10 +39,15 @@ def replacement_views(rows: Sequence[ReplacementRow], now: int) -> list[Replacem
         rows: Replacements, the newest first.
         now: Epoch ms.
     """
-    newest: dict[str, str] = {}
+    newest: dict[str, ReplacementRow] = {}
     for row in rows:
-        newest.setdefault(row.name, row.id)
-    return [replacement_view(row, now) for row in rows if row.state == "cut" or newest[row.name] == row.id]
+        newest.setdefault(row.name, row)
+    views = [replacement_view(row, now) for row in rows if row.state == "cut" or newest[row.name] is row]
+    # What follows a cut is decided first.
+    return [
+        replace(view, actions=[]) if view.id != newest[view.name].id and newest[view.name].is_open else view
+        for view in views
+    ]
 
 
 def replacement_view(row: ReplacementRow, now: int) -> ReplacementView:

@@ -85,6 +85,14 @@ def test_a_replacement_that_has_ended_is_not_undone(client: Any, row: Replacemen
         assert (status, "it is confirmed: by test; hint: it must be" in answer["detail"]) == (409, True), answer
 
 
+def test_a_cut_is_not_confirmed_while_another_replacement_follows_it(
+    client: Any, row: ReplacementRow, control: Control
+) -> None:
+    control.request_replacement("bundles", "metrics", "old", "new", Actor("ann", "cli"), {"back": True})
+    status, answer = post(client, row, "confirm")
+    assert (status, "got: it is queued; hint: it must be cut" in answer["detail"]) == (409, True), answer
+
+
 def test_differences_are_examples_of_rows(client: Any, row: ReplacementRow) -> None:
     answer = client.get("/api/differences", params={"replacement": row.id})
     assert answer.json() == {"examples": [{"key": "shop-1"}]}

@@ -61,6 +61,11 @@ def test_the_newest_of_each_stream_is_shown_and_the_one_to_go_back_from() -> Non
     assert [view.id for view in replacement_views([*rows, other], NOW)] == ["c", "b", "d"]
 
 
+def test_a_cut_is_not_confirmed_while_another_replacement_follows_it() -> None:
+    rows = [replace(ROW, id="b", state="building"), replace(ROW, id="a", state="cut")]
+    assert [view.actions for view in replacement_views(rows, NOW)] == [["cancel"], []]
+
+
 def test_one_that_failed_lately_is_an_alarm() -> None:
     rows = [replace(ROW, name=str(ago), state="failed", ended_at=NOW - ago) for ago in (PAST_FOR, PAST_FOR + 1)]
     assert [view.alarm for view in replacement_views(rows, NOW)] == [True, False]
