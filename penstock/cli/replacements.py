@@ -96,7 +96,7 @@ def replace(
             return
         echo(f"the replacement of {name} is requested: `penstock replacements show {name}`")
         if wait and (ended := _wait(control, row)).state != "cut":
-            raise PenstockError(f"{name} is not replaced: it is {ended.state}", got=ended.why or None)
+            raise PenstockError(f"{name} is not replaced: it is {ended.state}" + _because(ended))
 
 
 @app.command()
@@ -123,7 +123,7 @@ def back(
             row = releases.start_going_back(control, row.app, name, actor(), options, note)
         echo(f"to go back is requested: `penstock replacements show {name}`")
         if wait and (ended := _wait(control, row)).state != "cut":
-            raise PenstockError(f"{name} does not go back: it is {ended.state}", got=ended.why or None)
+            raise PenstockError(f"{name} does not go back: it is {ended.state}" + _because(ended))
 
 
 @app.command("list")
@@ -218,6 +218,10 @@ def _wait(control: Control, row: ReplacementRow) -> ReplacementRow:
         if not now.is_open:
             return now
         time.sleep(WAIT_EVERY)
+
+
+def _because(row: ReplacementRow) -> str:
+    return f": {row.why}" if row.why else ""
 
 
 def _read(row: ReplacementRow) -> str:

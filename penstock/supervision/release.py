@@ -333,7 +333,7 @@ def _run_check(command: Sequence[str], timeout: float, project: Path) -> dict[st
             command, timeout, project, PENSTOCK_SPARK_MASTER="local[1]", PENSTOCK_DRIVER_MEMORY="512m"
         )
     except subprocess.TimeoutExpired as e:
-        raise ReleaseRefused(what, got=f"no answer within {timeout:g} s", hint="release again") from e
+        raise ReleaseRefused(what, got=f"no answer within {timeout:g} s", hint="try it again") from e
     except subprocess.CalledProcessError as e:
         error = e.stderr.decode(errors="replace").strip()[-2000:]
         raise ReleaseRefused(what, got=_on_disk(error, project)) from e

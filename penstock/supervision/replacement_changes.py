@@ -64,6 +64,11 @@ def refused_change(row: ReplacementRow, verb: ReplacementVerb | Literal["back"])
     needed = " or ".join(filter(None, (", ".join(states[:-1]), states[-1])))
     return ReplacementRefused(
         f"the replacement of {row.name} cannot be {changed}",
-        got=f"it is {row.state}" + (f": {row.why}" if row.why else ""),
+        got=f"it is {row.state}" + (f": {_fault(row.why)}" if row.why else ""),
         hint=f"it must be {needed}; `penstock replacements show {row.name}`",
     )
+
+
+def _fault(why: str) -> str:
+    """What is wrong, of why a replacement has ended: what was got and what to do then are of another error."""
+    return why.partition("; hint: ")[0].partition("; got: ")[0]

@@ -144,6 +144,11 @@ def test_it_is_cut_cancelled_and_confirmed_when_its_state_allows_it(control: Con
     for command in ("cut", "cancel"):
         assert "got: it is cancelled: cancelled by" in run("replacements", command, "bundles", code=1)
     replace("bundles")
+    control.undo_replacement(newest(control).id, "a row differs; got: 1 of 2; hint: look")
+    for command in ("cut", "cancel"):
+        text = run("replacements", command, "bundles", code=1)
+        assert ("got: it is failed: a row differs; hint: it must be" in text, text.count("hint: ")) == (True, 1), text
+    replace("bundles")
     control.move_replacement(newest(control).id, "following")
     control.begin_cut(newest(control).id)
     control.move_replacement(newest(control).id, "cut")
@@ -197,7 +202,7 @@ def test_a_command_that_waits_ends_with_it(
             case "cutting":
                 control.begin_cut(identity)
             case "failed":
-                control.undo_replacement(identity, "a row differs")
+                control.undo_replacement(identity, "a row differs; got: 1 of 2; hint: look")
             case "following" | "cut" as to:
                 control.move_replacement(identity, to)
         return row
@@ -208,7 +213,7 @@ def test_a_command_that_waits_ends_with_it(
     lines = [line for line in text.splitlines() if line.partition(":")[0] in REPLACEMENT_STATES]
     assert [line.partition(":")[0] for line in lines] == ["queued", "following", "cutting", end]
     if code:
-        assert "error: bundles is not replaced: it is failed; got: a row differs" in text
+        assert "error: bundles is not replaced: it is failed: a row differs; got: 1 of 2; hint: look" in text
 
 
 def test_what_states_mean_is_as_in_the_docs() -> None:
