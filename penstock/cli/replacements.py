@@ -122,6 +122,7 @@ def back(
         with checking_code(row.app):
             row = releases.start_going_back(control, row.app, name, actor(), options, note)
         echo(f"to go back is requested: `penstock replacements show {name}`")
+        echo("put the earlier code on the disk, too: the next `penstock up` releases what is there")
         if wait and (ended := _wait(control, row)).state != "cut":
             raise PenstockError(f"{name} does not go back: it is {ended.state}" + _because(ended))
 

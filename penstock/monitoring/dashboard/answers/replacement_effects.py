@@ -99,6 +99,7 @@ def _back(data: PageData, row: ReplacementRow) -> Iterator[str]:
     yield f"The code `{row.previous[:12]}` reads from its kept state what came since the cut{since}."
     yield f"Until it has caught up, the version of now goes on writing to the output of `{row.name}`."
     yield f"It is cut as soon as it has caught up; that is a release of `{row.app}`."
+    yield "The files on the disk stay as they are, and `penstock up` releases them: put the earlier code there, too."
 
 
 _OF_VERB = {"cut": _cut, "cancel": _cancel, "confirm": _confirm, "back": _back}
