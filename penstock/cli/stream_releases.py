@@ -42,7 +42,12 @@ def release(
         with checking_code(app_view.name):
             number = requests.release(control, app_view.name, actor(), note, accept_state=accept_state, to=to)
     also = ", ".join(stream.name for stream in app_view.streams)
-    typer.echo(f"release {number} of {app_view.name} is recorded; its driver drains and is replaced ({also})")
+    then = (
+        f"it is stopped, and its next driver runs this code: `penstock streams start {app_view.name}`"
+        if app_view.desired == "off"
+        else f"its driver drains and is replaced ({also})"
+    )
+    typer.echo(f"release {number} of {app_view.name} is recorded; {then}")
 
 
 def releases(name: Name, as_json: AsJson = False) -> None:

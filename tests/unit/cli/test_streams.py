@@ -168,6 +168,16 @@ def test_release_by_app_and_by_stream(control: Control, monkeypatch: pytest.Monk
     assert asked == [(False, ""), (False, ""), (True, "1")]
 
 
+def test_a_release_of_a_stopped_app_says_that_nothing_runs_it(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "release", lambda *_, **__: 3)
+    control.set_desired(["bundles", "summaries"], "off", Actor("me", "cli"))
+    assert "it is stopped, and its next driver runs this code: `penstock streams start metrics`" in run(
+        "release", "metrics"
+    )
+
+
 def test_releases_are_listed_with_who_when_and_which_runs(control: Control) -> None:
     assert "metrics has no release yet" in run("releases", "metrics", code=1)
     for note in ("first", "dearer"):
