@@ -352,3 +352,26 @@ def test_going_back_writes_again_what_the_cut_replaced(spark: SparkSession, boot
         made.cut()
     written = ran(CHANGES, spark, bootstrap, tmp_path)
     assert written == [before[minute] for minute in sorted(replaced - {5})] + [{"minute": 5, "count": 3}]
+
+
+def test_going_back_writes_again_windows_that_the_cut_was_told_to_write(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, at(*(m / 4 for m in range(22))))
+    before = {row["minute"]: row for row in ran(FINAL, spark, bootstrap, tmp_path)}
+    with closing(replacement(WIDER, spark, bootstrap, tmp_path, ReplacementOptions(write="all"))) as made:
+        made.open()
+        follow(made)
+        made.cut()
+    replaced = [row["minute"] for row in ran(WIDER, spark, bootstrap, tmp_path)]
+    assert replaced
+    send(bootstrap, at(5.5, 6))
+    assert ran(WIDER, spark, bootstrap, tmp_path) == [{"minute": 5, "count": 3, "sum": 6}]
+    with closing(replacement(FINAL, spark, bootstrap, tmp_path, ReplacementOptions(back=True))) as made:
+        made.open()
+        follow(made)
+        made.cut()
+    # The window that was closed since is of the version that was undone.
+    assert ran(FINAL, spark, bootstrap, tmp_path) == [before[minute] for minute in replaced]
+    send(bootstrap, at(7))
+    assert ran(FINAL, spark, bootstrap, tmp_path) == [{"minute": 6, "count": 1}]
