@@ -186,3 +186,36 @@ def test_an_equal_version_changes_nothing(kind: Stream, spark: SparkSession, boo
     run(kind)
     run(whole)
     assert rows(kind, bootstrap, out.name) == rows(kind, bootstrap, other.name)
+
+
+def test_going_back_gives_a_key_without_new_records_its_row_of_before(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    kind = next(one for one in KINDS if one.name == "fold")
+    doubled = replace(kind, transform=lambda left: folded(left).withColumn("n", F.col("n") * 2))
+    [out] = next(iter(kind.outputs.values())).topics()
+    create(bootstrap, out)
+
+    def run(one: Stream) -> dict[str, int]:
+        with running(one, spark, bootstrap, tmp_path) as runs:
+            runs.process_all_available()
+        return {json.loads(r.value or "")["k"]: json.loads(r.value or "")["n"] for r in read(bootstrap, out.name)}
+
+    def replace_by(one: Stream, identity: str, *, back: bool = False) -> None:
+        options = ReplacementOptions(back=back)
+        with closing(Replacement(one, session_for(spark, one), bootstrap, str(tmp_path), identity, options)) as made:
+            made.open()
+            for _ in range(10):
+                if made.advance() and made.is_ready:
+                    break
+            made.cut()
+
+    send(bootstrap, records(0, 20))
+    before = run(kind)
+    replace_by(doubled, "1" * 32)
+    assert run(doubled) == {key: 2 * n for key, n in before.items()}
+    more = {"k": "a", "n": 1_000, "at": BEGIN + 80_000}
+    send(bootstrap, [Record(LEFT.name, None, json.dumps(more), timestamp=BEGIN + 80_000)])
+    assert run(doubled) == {"a": 2 * (before["a"] + 1_000), "b": 2 * before["b"]}
+    replace_by(kind, "2" * 32, back=True)
+    assert run(kind) == {"a": before["a"] + 1_000, "b": before["b"]}
