@@ -10,6 +10,7 @@ import pytest
 
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
+from penstock.host.ports import free_port
 from penstock.model.declaration import replacement_app
 from penstock.supervision.release import start_replacement
 from penstock.testing import read
@@ -20,8 +21,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def app(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[ReplacedApp]:
-    with replaced_app(fresh_broker, mariadb, tmp_path) as made:
+def app(fresh_broker: Broker, tmp_path: Path) -> Iterator[ReplacedApp]:
+    """Its control database is its own: an app goes on with the code that was released."""
+    with (
+        MariaDB(home=tmp_path / "mariadb", port=free_port()) as mariadb,
+        replaced_app(fresh_broker, mariadb, tmp_path) as made,
+    ):
         yield made
 
 
