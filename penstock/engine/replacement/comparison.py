@@ -195,26 +195,23 @@ class OutputComparison:
             all_rows: Whether equal rows are among them.
             only_earlier: Whether only those are among them that it wrote before the running version replaced it.
         """
-        differing = {}
-        for output in self._stream.outputs.values():
-            with duckdb.connect() as c:
-                self._open_files(c, output.name)
-                chosen = "('different', 'only_new'" + (", 'equal')" if all_rows else ")")
-                # What a comparison ignores is written all the same.
-                query = self._keyed(ignored=False)
-                chosen += f" AND step = {EARLIER_STEP}" if only_earlier else ""
-                rows = c.sql(f"SELECT key, new AS value FROM ({query}) WHERE outcome IN {chosen}").to_arrow_table()
-                differing[output.name] = rows.cast(SCHEMA)
-        return {name: table for name, table in differing.items() if table.num_rows}
+        chosen = "('different', 'only_new'" + (", 'equal')" if all_rows else ")")
+        chosen += f" AND step = {EARLIER_STEP}" if only_earlier else ""
+        # What a comparison ignores is written all the same.
+        return self._rows_of(f"SELECT key, new AS value FROM ({self._keyed(ignored=False)}) WHERE outcome IN {chosen}")
 
     def running_rows(self) -> dict[str, pa.Table]:
         """The newest row of each key that the running version has written, by output."""
-        written = {}
+        return self._rows_of(f"SELECT key, value FROM ({RUNNING})")
+
+    def _rows_of(self, query: str) -> dict[str, pa.Table]:
+        """The result of a query over the files of each output, without outputs that have no rows."""
+        rows = {}
         for output in self._stream.outputs.values():
             with duckdb.connect() as c:
                 self._open_files(c, output.name)
-                written[output.name] = c.sql(f"SELECT key, value FROM ({RUNNING})").to_arrow_table().cast(SCHEMA)
-        return {name: table for name, table in written.items() if table.num_rows}
+                rows[output.name] = c.sql(query).to_arrow_table().cast(SCHEMA)
+        return {name: table for name, table in rows.items() if table.num_rows}
 
     def _open_files(self, c: duckdb.DuckDBPyConnection, output: str) -> None:
         """Views of the files: `new_files` and `running_files`, which has the offset since which it is compared live."""

@@ -43,7 +43,7 @@ class StepRows:
             pq.write_table(table, fresh)
             fresh.replace(folder / f"{step}.parquet")
 
-    def files(self, output: str, first: int = EARLIER_STEP) -> dict[int, Path]:
-        """The files of an output by step, of the steps from one on, in order; those without rows are left out."""
+    def files(self, output: str) -> dict[int, Path]:
+        """The files of an output by step, in order; those without rows are left out."""
         paths = {int(path.stem): path for path in (self._folder / str(self._numbers[output])).glob("*.parquet")}
-        return {n: paths[n] for n in sorted(paths) if n >= first and pq.read_metadata(paths[n]).num_rows}
+        return {n: paths[n] for n in sorted(paths) if pq.read_metadata(paths[n]).num_rows}
