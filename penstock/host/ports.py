@@ -12,6 +12,8 @@ from penstock.errors import HostError
 
 PORTS = range(20000, 32000)
 """Below those that are given to outgoing connections."""
+_reserved: list[contextlib.ExitStack] = []
+"""The reservations of the ports that `free_port` gave, held until this process ends."""
 
 
 def listens(port: int) -> bool:
@@ -28,14 +30,33 @@ def accepts(address: str) -> bool:
 
 
 def free_port(count: int = 1) -> int:
-    """A free loopback port out of `PORTS`, the first of `count` free ones in a row."""
+    """A free loopback port out of `PORTS`, the first of `count` free ones in a row.
+
+    Each port is given once, in this process and in those that run meanwhile: its server may start much later.
+    """
     for _ in range(200):
         first = random.choice(PORTS)
-        with contextlib.ExitStack() as bound, contextlib.suppress(OSError):
-            for step in range(count):
-                bound.enter_context(_bound(first + step))
+        wanted = range(first, first + count)
+        with contextlib.ExitStack() as reserved, contextlib.suppress(OSError):
+            for port in wanted:
+                reserved.enter_context(_reservation(port))
+            with contextlib.ExitStack() as bound:
+                for port in wanted:
+                    bound.enter_context(_bound(port))
+            _reserved.append(reserved.pop_all())
             return first
     raise HostError(f"no {count} free ports in a row were found")
+
+
+def _reservation(port: int) -> socket.socket:
+    """A UDP socket: no other process binds it as long as this one has it, and a server's TCP socket can be bound."""
+    reservation = socket.socket(type=socket.SOCK_DGRAM)
+    try:
+        reservation.bind(("127.0.0.1", port))
+    except (OSError, OverflowError):
+        reservation.close()
+        raise
+    return reservation
 
 
 def _bound(port: int) -> socket.socket:

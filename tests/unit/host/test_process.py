@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from penstock.errors import HostError
 from penstock.host import ports, process, session
 from penstock.host.process import ProcessRecord, spawn
 from tests.support.wait import wait_until
@@ -113,6 +114,31 @@ def test_an_outgoing_connection_holds_a_port() -> None:
 def test_free_ports_in_a_row() -> None:
     first = ports.free_port(3)
     assert [ports.port_holder(first + step) for step in range(3)] == [None] * 3
+
+
+ASKS = """
+from penstock.host import ports
+ports.PORTS = range({0}, {0} + 10)
+print(*(ports.free_port() for _ in range(4)), flush=True)
+input()
+"""
+
+
+def test_a_free_port_is_given_once_while_the_asking_process_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = [sys.executable, "-c", "from penstock.host import ports; print(ports.free_port(10))"]
+    first = int(subprocess.check_output(ended))
+    monkeypatch.setattr(ports, "PORTS", range(first, first + 10))
+    command = [sys.executable, "-c", ASKS.format(first)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        theirs = {int(port) for port in other.stdout.readline().split()}
+        ours = [ports.free_port() for _ in range(6)]
+        assert len({*theirs, *ours}) == 10
+        with pytest.raises(HostError, match="no 1 free ports"):
+            ports.free_port()
+        other.communicate("\n")
+    assert {ports.free_port() for _ in range(len(theirs))} == theirs
 
 
 LOWERED = """
