@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,11 @@ HOME_ENTRIES = frozenset(
 )
 
 
+_changing_umask = threading.Lock()
+_umasks: list[int] = []
+"""The mode masks before each block of `owner_only` that has not ended; the first is the process's own."""
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file; others wait. The lock is released if the process ends.
@@ -54,12 +60,19 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def owner_only() -> Iterator[None]:
-    """Let only the owner read files that this process and its children create meanwhile."""
-    before = os.umask(0o077)
+    """Let only the owner read files that this process and its children create meanwhile.
+
+    The mode mask is the process's: while another thread is in such a block, it stays as it is.
+    """
+    with _changing_umask:
+        _umasks.append(os.umask(0o077))
     try:
         yield
     finally:
-        os.umask(before)
+        with _changing_umask:
+            before = _umasks.pop()
+            if not _umasks:
+                os.umask(before)
 
 
 def walk(folder: Path | str, *, followlinks: bool = False) -> Iterator[tuple[str, list[str], list[str]]]:

@@ -110,6 +110,20 @@ def test_a_new_folder_is_its_owners(tmp_path: Path) -> None:
     assert mode(tmp_path / "a" / "home") == 0o700
 
 
+def test_blocks_of_two_threads_leave_the_mask_as_it_was() -> None:
+    first, second = owner_only(), owner_only()
+    before = os.umask(0o022)
+    try:
+        for step in (first.__enter__, second.__enter__):
+            step()
+        first.__exit__(None, None, None)
+        assert os.umask(0o077) == 0o077
+        second.__exit__(None, None, None)
+        assert os.umask(before) == 0o022
+    finally:
+        os.umask(before)
+
+
 def test_what_is_made_meanwhile_is_its_owners_whoever_makes_it(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
