@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import random
 import socket
@@ -12,8 +13,9 @@ from penstock.errors import HostError
 
 PORTS = range(20000, 32000)
 """Below those that are given to outgoing connections."""
-_reserved: list[contextlib.ExitStack] = []
+_reserved = contextlib.ExitStack()
 """The reservations of the ports that `free_port` gave, held until this process ends."""
+atexit.register(_reserved.close)
 
 
 def listens(port: int) -> bool:
@@ -43,7 +45,7 @@ def free_port(count: int = 1) -> int:
             with contextlib.ExitStack() as bound:
                 for port in wanted:
                     bound.enter_context(_bound(port))
-            _reserved.append(reserved.pop_all())
+            _reserved.push(reserved.pop_all())
             return first
     raise HostError(f"no {count} free ports in a row were found")
 

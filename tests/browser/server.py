@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import httpx
 
+from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 
 PASSWORDS = {"olga": "gate-of-the-mill", "otto": "starts-and-stops", "vera": "looks-only"}
@@ -102,9 +102,7 @@ def api_server(
         commands: Of Airflow, run once its DAGs are known.
         python: Of the environment that Airflow runs in.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     home.mkdir(parents=True, exist_ok=True)
     project = shutil.copytree(DECLARED, home / "project", ignore=shutil.ignore_patterns("__pycache__"))
     for name in PANEL:
