@@ -16,6 +16,8 @@ PENSTOCK = .venv/bin/penstock
 SERVER ?=
 STORES ?=
 REGISTRY ?=
+# Apps that share a JVM, to save memory: all, names, or nothing.
+TOGETHER ?= all
 CLUSTER ?=
 TESTS ?=
 MARKS ?= not long
@@ -39,7 +41,7 @@ test-env:
 	@$(BOOTSTRAP) --tests
 
 up: env ## start the platform, or adopt what runs of it; more of it: STORES="elasticsearch influxdb", REGISTRY=1, CLUSTER=1
-	@$(if $(STORES),PENSTOCK_STORES="$(STORES)") $(if $(REGISTRY),PENSTOCK_REGISTRY="$(REGISTRY)") $(if $(CLUSTER),PENSTOCK_CLUSTER="$(CLUSTER)") $(PENSTOCK) up
+	@PENSTOCK_TOGETHER="$${PENSTOCK_TOGETHER-$(TOGETHER)}" $(if $(STORES),PENSTOCK_STORES="$(STORES)") $(if $(REGISTRY),PENSTOCK_REGISTRY="$(REGISTRY)") $(if $(CLUSTER),PENSTOCK_CLUSTER="$(CLUSTER)") $(PENSTOCK) up
 
 status: env ## what runs: pids, ports, CPU, memory, streams
 	@$(PENSTOCK) status

@@ -268,9 +268,7 @@ def _spark_cluster(platform: Platform) -> Iterator[DoctorCheck]:
         yield DoctorCheck("Spark cluster", "fail", text, f"see {logs}")
         return
     s = settings()
-    requests = [
-        s.executor_resources(app) for app in partial_catalog()[0].apps if launch.python_command(app, "") is None
-    ]
+    requests = [s.executor_resources(app) for app in partial_catalog()[0].apps if launch.has_streams(app)]
     in_cluster = s.deploy == "cluster"
     cores = sum(request.cores or 0 for request in requests) + len(requests) * in_cluster
     offered = s.workers * s.worker_cores

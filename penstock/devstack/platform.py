@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
 
 import psutil
 
@@ -22,11 +21,13 @@ from penstock.devstack.servers.airflow import Airflow, ApiServer
 from penstock.devstack.servers.base import ManagedServer, stop_together
 from penstock.devstack.servers.kafka import Broker, Brokers
 from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.meter import MetricsCollectorServer
+from penstock.devstack.servers.shared_session import SharedSessionServer
 from penstock.devstack.servers.spark import Master, SparkCluster
 from penstock.devstack.servers.warm_session import WarmSession
 from penstock.engine.checkpoint import file_managers, s3a
 from penstock.errors import ControlError, HostError, PenstockError
-from penstock.host import ports, process, session
+from penstock.host import process, session
 from penstock.host.files import locked, make_private, owner_only
 from penstock.java import aot_cache, jar_sets, jars, runtime, spark_package
 from penstock.kafka.admin import ensure_topics
@@ -43,35 +44,8 @@ DRAIN = 15.0
 """Seconds drivers get to end their batch when the platform goes down."""
 
 
-class MetricsCollectorServer(ManagedServer):
-    """Measures the platform; a process of its own."""
-
-    name: str = "meter"
-    label: str = "the meter"
-    variable: ClassVar[str] = "PENSTOCK_METRICS_PORT"
-
-    def __init__(self, home: Path | None = None, port: int | None = None, page_url: str = "") -> None:
-        super().__init__(home or settings().home)
-        self.port = port or settings().metrics_port
-        self.page_url = page_url
-
-    @property
-    def ports(self) -> Mapping[str, int]:
-        return {"metrics": self.port}
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "penstock", "meter"]
-
-    def environment(self) -> dict[str, str]:
-        own = {"PENSTOCK_HOME": str(self.home), "PENSTOCK_METRICS_PORT": str(self.port)}
-        return {**launch.environment(), **own, "PENSTOCK_PAGE_URL": self.page_url}
-
-    def ready(self) -> bool:
-        return ports.listens(self.port)
-
-
 def as_running(configured: Settings) -> Settings:
-    """Settings with the ports of the servers of this home that run now, even if the environment has changed."""
+    """Settings of the servers of this home as they run now, even if the environment has changed."""
     ports: dict[str, int] = {}
     for name, use, option in (
         (Broker.name, "kafka", "kafka_port"),
@@ -88,7 +62,8 @@ def as_running(configured: Settings) -> Settings:
         record = process.read(configured.home / "run", name)
         if record and record.process() and record.ports:
             ports[f"{name}_port"] = next(iter(record.ports.values()))
-    actual = configured.model_copy(update=ports)
+    together = {"together": configured.together or "all"} if SharedSessionServer.runs_in(configured.home) else {}
+    actual = configured.model_copy(update=ports | together)
     uses_embedded_master = configured.spark_master == configured.own_master
     return actual.model_copy(update={"spark_master": actual.own_master}) if uses_embedded_master else actual
 
@@ -111,8 +86,9 @@ class Platform:
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
         page_url = s.page_url or f"http://127.0.0.1:{s.airflow_port}/plugin/penstock"
         self.meter = MetricsCollectorServer(s.home, s.metrics_port, page_url)
-        # Executors of a cluster would be held by a session that waits.
-        keeps_session = s.warm_session and s.spark_master.startswith("local")
+        self.shared_session = SharedSessionServer(s.home) if s.is_any_together else None
+        # Executors of a cluster would be held by a session that waits. Commands use a JVM that apps share.
+        keeps_session = s.warm_session and s.spark_master.startswith("local") and not self.shared_session
         self.warm_session = WarmSession(s.home) if keeps_session else None
         # What of the declarations cannot run now, and the streams that are not waited for because of it.
         self._problems: list[PenstockError] = []
@@ -121,8 +97,10 @@ class Platform:
     @property
     def servers(self) -> list[ManagedServer]:
         """In the order in which they start."""
-        servers = [*self.data_servers, *self.stores, *self.spark_servers, self.meter, *self.airflow.servers]
-        return [*servers, self.warm_session] if self.warm_session else servers
+        sessions = [session for session in (self.shared_session, self.warm_session) if session]
+        return [
+            *self.data_servers, *self.stores, *self.spark_servers, self.meter, *self.airflow.servers, *sessions
+        ]  # fmt: skip
 
     @property
     def data_servers(self) -> list[ManagedServer]:
@@ -162,6 +140,8 @@ class Platform:
                 step.say(self.declare())
             if self.spark_servers:
                 self._start_all(report, self.spark_servers, "Starting the Spark cluster")
+            if self.shared_session:
+                self.shared_session.start()
             control = connect(self.settings.control)
             first = "" if self.airflow.scheduler.running() else self._launch_first_driver(control, report)
             self._start_all(report, [self.meter], "Starting the meter")
@@ -335,6 +315,8 @@ class Platform:
                 step.say("" if any(ran) else "they did not run")
             with report.step("Draining the streams") as step:
                 step.say(self._stop_drivers(step.say))
+                if self.shared_session:
+                    self.shared_session.stop()
             # The stores last, because draining drivers still write to them.
             if self.spark:
                 with report.step("Stopping the Spark cluster") as step:

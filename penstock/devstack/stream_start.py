@@ -38,7 +38,7 @@ def first_app(control: Control, left_out: Container[str]) -> str:
     for app in control.apps():
         desired = control.desired(app.name)
         wanted = [name for name in desired if desired[name] == "on" and name not in left_out]
-        if wanted and launch.python_command(app.name, "") is None:
+        if wanted and launch.has_streams(app.name):
             return app.name
     return ""
 
@@ -58,6 +58,8 @@ def launch_driver(control: Control, app: str) -> str:
 
 def _command(app: str, incarnation: str) -> Sequence[str]:
     # What Airflow's hook makes of the connection that the embedded Airflow has; to import it takes seconds.
+    if command := launch.python_command(app, incarnation):
+        return command
     conf = launch.write_spark_conf(app, submit_conf(app))
     words = ["--load-spark-defaults", "--properties-file", str(conf), str(launch.DRIVER)]
     return ["spark-submit", *words, *launch.driver_arguments(app, incarnation)]

@@ -18,6 +18,7 @@ from penstock.engine.jvm import bridge
 from penstock.engine.progress import batch_spans
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session
+from penstock.engine.shared_session import SharedSession, attach
 from penstock.engine.warm_up import warm_up
 from penstock.lineage.emitter import open_emitter
 from penstock.settings import settings
@@ -36,22 +37,32 @@ class ContextStopped(Exception):
 
 
 class StreamDriver(Driver):
-    """Runs one app's streams in one Spark session."""
+    """Runs one app's streams in one Spark session, in a JVM of its own or in one that apps share."""
 
     HEALTH_SUBJECT = "the JVM"
     _spark: SparkSession | None = None
+    _shared: SharedSession | None = None
     _executors: ExecutorWatch | None = None
 
     def __init__(self, app: str, incarnation: str, control: Control) -> None:
         self._emitter = open_emitter()
         # The JVM starts while the declarations are read and the leases taken.
         pool = ThreadPoolExecutor(1, "session")
-        self._opening = pool.submit(open_session, app)
+        self._opening = pool.submit(self._open_session, app, incarnation)
         pool.shutdown(wait=False)
         super().__init__(app, incarnation, control)
 
+    def _open_session(self, app: str, incarnation: str) -> SparkSession:
+        if not settings().is_together(app):
+            return open_session(app)
+        self._shared = attach(incarnation)
+        return self._shared.spark
+
     def open(self) -> None:
         self._spark = self._opening.result()
+        if self._shared is not None:
+            # The JVM writes there why it ended.
+            self._log = self._shared.log
         send_code(self._spark)
         self._executors = ExecutorWatch(self._spark, self.app)
 
@@ -71,7 +82,7 @@ class StreamDriver(Driver):
             return "its cluster would have to run both drivers"
         if not any(run.active for run in self._runs.values()):
             return "none of its streams runs"
-        return lacking_memory()
+        return lacking_memory(heap=self._shared is None)
 
     def create_run(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
@@ -115,7 +126,9 @@ class StreamDriver(Driver):
     def close(self) -> None:
         if self._executors is not None:
             self._executors.close()
-        if self._spark is not None:
+        if self._shared is not None:
+            self._shared.close()
+        elif self._spark is not None:
             self._spark.stop()
         if self._emitter is not None:
             self._emitter.close(LAST_EVENTS_S)

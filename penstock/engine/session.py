@@ -14,6 +14,7 @@ from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import file_managers, s3a
 from penstock.engine.executor_code import EXECUTOR_FOLDER
+from penstock.engine.jvm.shared_jvm import DRIVER_CONF
 from penstock.engine.spark_security import security_conf
 from penstock.errors import SettingError
 from penstock.host import scratch
@@ -281,6 +282,8 @@ def session_for(spark: SparkSession, stream: Stream) -> SparkSession:
     """A session for one stream: its checkpoint pins the partition count, independent of other streams."""
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", stream.shuffle_partitions)
+    if driver := spark.conf.get(DRIVER_CONF, ""):
+        session.conf.set(DRIVER_CONF, driver)
     # A batch without data closes windows. Updates close none: their old state is dropped with the next data.
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", stream.output_mode.spark_mode == "append")
     # Prune branches whose filter is always false: Spark keeps them because they may have state or a watermark.

@@ -93,6 +93,12 @@ class SparkSettings(BaseModel):
         '"memory": "1g"}}`',
     )
     driver_memory: str = Field("768m", description="JVM heap of one driver")
+    together: str = Field(
+        "",
+        description="apps whose drivers share one JVM, if Spark's master is local: their names, or `all`; empty: each "
+        "driver has its own",
+    )
+    together_memory: str = Field("1g", pattern=MEMORY, description="heap of the JVM that apps share")
     warm_session: bool = Field(
         True, description="keep a Spark session ready for previews on the embedded platform, 0.8 GiB of memory"
     )
@@ -110,6 +116,15 @@ class SparkSettings(BaseModel):
     def worker_python(self) -> str:
         """Path of the Python that runs Python functions on executors."""
         return ("" if self.spark_master.startswith("local") else self.executor_python) or sys.executable
+
+    @property
+    def is_any_together(self) -> bool:
+        """Whether drivers share a JVM."""
+        return bool(self.together.strip()) and self.spark_master.startswith("local") and self.deploy == "client"
+
+    def is_together(self, app: str) -> bool:
+        """Whether the driver of an app of streams shares its JVM with others."""
+        return self.is_any_together and not {"all", app}.isdisjoint(self.together.replace(",", " ").split())
 
     def executor_resources(self, app: str) -> ExecutorResources:
         """The resources that an app requests of a cluster."""

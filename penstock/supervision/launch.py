@@ -36,15 +36,22 @@ def driver_arguments(app: str, incarnation: str) -> list[str]:
 
 
 def python_command(app: str, incarnation: str) -> list[str] | None:
-    """The command line of a driver that is no Spark application of its own: of captures, views and replacements; None
-    for streams."""
+    """The command line of a driver that is no Spark application of its own: of captures, views and replacements, and
+    of streams whose JVM is shared; None for others."""
     if app == CAPTURES_APP:
         module = "penstock.capture.driver"
     elif views_instance(app):
         module = "penstock.views.driver"
+    elif replaced_stream(app):
+        module = "penstock.engine.replacement.driver"
     else:
-        module = "penstock.engine.replacement.driver" if replaced_stream(app) else ""
+        module = "penstock.engine.driver" if settings().is_together(app) else ""
     return [sys.executable, "-m", module, *driver_arguments(app, incarnation)] if module else None
+
+
+def has_streams(app: str) -> bool:
+    """Whether an app is one of streams on Spark."""
+    return not (app == CAPTURES_APP or views_instance(app) or replaced_stream(app))
 
 
 def new_log(app: str) -> Path:

@@ -379,8 +379,8 @@ class Driver(ABC):
     def _drain(self) -> None:
         # What ends with it is no news to the keeper.
         self._leaving.set()
-        full = ends.out_of_memory(self._log)
-        reason, code = self._why or ((full, "memory") if full else ("failed", "failed"))
+        full, error = ends.out_of_memory(self._log), sys.exc_info()[1]
+        reason, code = self._why or ((full, "memory") if full else (f"failed: {error!r}", "failed"))
         log.info("driver of %s drains: %s", self.app, reason)
         try:
             self._control.update_driver(self.incarnation, state="draining")

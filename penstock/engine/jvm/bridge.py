@@ -7,9 +7,11 @@ has changed.
 
 from __future__ import annotations
 
-import itertools
 import json
+import os
 import re
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +53,6 @@ WINDOWS = re.compile(WINDOW_START + r" \+ (?P<length>\d+)\), LongType")
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 POOL = "spark.scheduler.pool"
-_TURNS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -365,11 +366,12 @@ def fair_turn(spark: SparkSession) -> Iterator[None]:
 
     A free core goes to the pool with the fewest running tasks, and among equals, which all waiting pools are, to the
     first by name (Spark's `FairSchedulingAlgorithm`). With a pool for each stream, the last by name would starve for as
-    long as the others have work: so each turn has a pool of its own, named by its number.
+    long as the others have work: so each turn has a pool of its own, named by its time and, as drivers may share the
+    JVM, its process.
     """
     context: Any = spark.sparkContext
     root, jvm, package = context._jsc.sc().taskScheduler().rootPool(), context._jvm, "org.apache.spark.scheduler"
-    name = f"{next(_TURNS):012d}"
+    name = f"{time.monotonic_ns():020d}-{os.getpid()}-{threading.get_ident()}"
     mode = getattr(jvm, f"{package}.SchedulingMode").FIFO()
     pool = getattr(jvm, f"{package}.Pool")(name, mode, 0, 1)
     root.addSchedulable(pool)

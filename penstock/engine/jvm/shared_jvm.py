@@ -1,4 +1,4 @@
-"""A JVM with a Spark session that several processes use, one after the other. Tested with Spark 4.2.0."""
+"""A JVM with a Spark session that several processes use. Tested with Spark 4.2.0."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import HostError
@@ -13,6 +14,8 @@ from penstock.errors import HostError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# A setting of the sessions of a driver that shares the JVM with others: its incarnation.
+DRIVER_CONF = "penstock.driver"
 # Seconds until a JVM that was asked to end is killed.
 END_TIMEOUT = 30.0
 
@@ -41,6 +44,14 @@ def end(spark: SparkSession) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def kill(spark: SparkSession) -> None:
+    """Kill the JVM that this process started."""
+    gateway: Any = spark.sparkContext._gateway
+    process: subprocess.Popen[bytes] = gateway.proc
+    process.kill()
+    process.wait()
 
 
 def connect(port: int, token: str, worker_variables: Mapping[str, str]) -> SparkSession:
@@ -96,6 +107,47 @@ def running_queries(spark: SparkSession) -> list[Any]:
     """The queries of all sessions of the JVM."""
     session: Any = spark
     return list(session._jsparkSession.sharedState().activeStreamingQueries().values())
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway to the JVM for another process, whose functions Spark calls for the queries that it starts.
+
+    Attributes:
+        port: Its port on the loopback address.
+        token: What it asks for.
+    """
+
+    port: int
+    token: str
+    _server: Any
+
+    @classmethod
+    def open(cls, spark: SparkSession) -> Gateway:
+        jvm: Any = spark._jvm
+        server = jvm.org.apache.spark.api.python.Py4JServer(jvm.org.apache.spark.SparkEnv.get().conf())
+        server.start()
+        return cls(server.getListeningPort(), server.secret(), server)
+
+    def close(self) -> None:
+        """Close it, and forget the objects that the process had."""
+        _try(self._server.shutdown)
+
+
+def stop_queries(spark: SparkSession, driver: str) -> list[str]:
+    """Stop the queries of one driver, by its incarnation, if the JVM still runs; their names."""
+    queries: list[Any] = []
+    _try(lambda: queries.extend(running_queries(spark)))
+    stopped: list[str] = []
+    for query in queries:
+        _try(lambda query=query: _stop_if_of(query, driver, stopped))  # type: ignore[misc]
+    return stopped
+
+
+def _stop_if_of(query: Any, driver: str, stopped: list[str]) -> None:
+    if query.sparkSession().conf().get(DRIVER_CONF, "") == driver:
+        query.stop()
+        stopped.append(str(query.name()))
 
 
 def stop_work(spark: SparkSession) -> None:
