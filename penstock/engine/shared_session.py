@@ -170,10 +170,16 @@ def _process() -> ProcessRecord:
 
 def _started() -> dict[str, Any]:
     """How to connect, to the process that runs or is started now. HostError if it cannot be started."""
-    record = _process()
-    process.wait_for(lambda: _address() is not None or record.process() is None, START_TIMEOUT)
-    if address := _address():
-        return address
+
+    def is_settled() -> bool:
+        return _address() is not None or record.process() is None
+
+    # One that was idle may be about to end; another one then follows it.
+    for _ in range(2):
+        record = _process()
+        process.wait_for(is_settled, START_TIMEOUT)
+        if address := _address():
+            return address
     process.stop(record)
     path = last_log()
     raise HostError(

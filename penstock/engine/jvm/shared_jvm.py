@@ -145,7 +145,10 @@ def stop_queries(spark: SparkSession, driver: str) -> list[str]:
 
 
 def _stop_if_of(query: Any, driver: str, stopped: list[str]) -> None:
-    if query.sparkSession().conf().get(DRIVER_CONF, "") == driver:
+    conf = query.sparkSession().conf()
+    if conf.get(DRIVER_CONF, "") == driver:
+        # Other drivers wait for this.
+        conf.set("spark.sql.streaming.stopTimeout", f"{END_TIMEOUT:g}s")
         query.stop()
         stopped.append(str(query.name()))
 

@@ -16,6 +16,7 @@ from penstock.engine import shared_session
 from penstock.engine.jvm import shared_jvm
 from penstock.engine.jvm.shared_jvm import Gateway
 from penstock.engine.shared_session import SessionServer
+from penstock.errors import HostError
 from penstock.host.process import wait_for
 from penstock.settings import settings
 from penstock.supervision import launch
@@ -113,6 +114,22 @@ def test_the_process_has_no_code_of_a_release(home: Path, monkeypatch: pytest.Mo
     path = shared_session._environment()["PYTHONPATH"].split(":")
     assert "/elsewhere" in path
     assert not [folder for folder in path if folder.startswith(str(release))]
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_process_that_is_about_to_end_is_followed_by_another(monkeypatch: pytest.MonkeyPatch, starts: bool) -> None:
+    ended, stopped = SimpleNamespace(process=lambda: None), list[object]()
+    left = [ended, ended]
+    monkeypatch.setattr(shared_session, "_process", left.pop)
+    monkeypatch.setattr(shared_session, "_address", lambda: {"port": 1} if starts and not left else None)
+    monkeypatch.setattr("penstock.host.process.stop", stopped.append)
+    monkeypatch.setattr(shared_session, "last_log", lambda: Path("/nowhere"))
+    if starts:
+        assert shared_session._started() == {"port": 1}
+    else:
+        with pytest.raises(HostError, match="does not start; got: nothing in /nowhere"):
+            shared_session._started()
+    assert (left, stopped) == ([], [] if starts else [ended])
 
 
 @pytest.mark.usefixtures("home")
