@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,24 +27,13 @@ def session(name: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkS
 
 @contextmanager
 def short_session(name: str) -> Iterator[SparkSession]:
-    """For a command that somebody waits for: a session of the JVM that apps share, the session that the platform keeps
-    ready, or one of its own."""
-    from penstock.engine import shared_session, warm_session
+    """For a command that somebody waits for: a session of the JVM that the platform keeps, or one of its own."""
+    from penstock.engine import shared_session
     from penstock.engine.session import INTERPRETED
 
-    if shared_session.is_ready():
-        with closing(shared_session.attach_command(name)) as shared:
-            _log_no_errors()
-            for key, value in INTERPRETED.items():
-                shared.spark.conf.set(key, value)
-            yield shared.spark
-            return
-    with warm_session.borrow() as borrowed:
-        if borrowed:
-            _log_no_errors()
-            yield borrowed
-            return
-    with session(name, INTERPRETED) as spark:
+    _log_no_errors()
+    keeps = shared_session.is_ready()
+    with shared_session.attached_command(name) if keeps else session(name, INTERPRETED) as spark:
         yield spark
 
 

@@ -24,7 +24,6 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.meter import MetricsCollectorServer
 from penstock.devstack.servers.shared_session import SharedSessionServer
 from penstock.devstack.servers.spark import Master, SparkCluster
-from penstock.devstack.servers.warm_session import WarmSession
 from penstock.engine.checkpoint import file_managers, s3a
 from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import process, session
@@ -62,8 +61,7 @@ def as_running(configured: Settings) -> Settings:
         record = process.read(configured.home / "run", name)
         if record and record.process() and record.ports:
             ports[f"{name}_port"] = next(iter(record.ports.values()))
-    together = {"together": configured.together or "all"} if SharedSessionServer.runs_in(configured.home) else {}
-    actual = configured.model_copy(update=ports | together)
+    actual = configured.model_copy(update=ports)
     uses_embedded_master = configured.spark_master == configured.own_master
     return actual.model_copy(update={"spark_master": actual.own_master}) if uses_embedded_master else actual
 
@@ -86,10 +84,10 @@ class Platform:
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
         page_url = s.page_url or f"http://127.0.0.1:{s.airflow_port}/plugin/penstock"
         self.meter = MetricsCollectorServer(s.home, s.metrics_port, page_url)
-        self.shared_session = SharedSessionServer(s.home) if s.is_any_together else None
-        # Executors of a cluster would be held by a session that waits. Commands use a JVM that apps share.
-        keeps_session = s.warm_session and s.spark_master.startswith("local") and not self.shared_session
-        self.warm_session = WarmSession(s.home) if keeps_session else None
+        # Executors of a cluster would be held by a session that waits.
+        keeps_session = s.is_any_together or (s.warm_session and s.spark_master.startswith("local"))
+        is_shared = keeps_session or SharedSessionServer.runs_in(s.home)
+        self.shared_session = SharedSessionServer(s.home) if is_shared else None
         # What of the declarations cannot run now, and the streams that are not waited for because of it.
         self._problems: list[PenstockError] = []
         self._left_out: set[str] = set()
@@ -97,10 +95,8 @@ class Platform:
     @property
     def servers(self) -> list[ManagedServer]:
         """In the order in which they start."""
-        sessions = [session for session in (self.shared_session, self.warm_session) if session]
-        return [
-            *self.data_servers, *self.stores, *self.spark_servers, self.meter, *self.airflow.servers, *sessions
-        ]  # fmt: skip
+        servers = [*self.data_servers, *self.stores, *self.spark_servers, self.meter, *self.airflow.servers]
+        return [*servers, self.shared_session] if self.shared_session else servers
 
     @property
     def data_servers(self) -> list[ManagedServer]:
@@ -140,7 +136,7 @@ class Platform:
                 step.say(self.declare())
             if self.spark_servers:
                 self._start_all(report, self.spark_servers, "Starting the Spark cluster")
-            if self.shared_session:
+            if self.shared_session and self.settings.is_any_together:
                 self.shared_session.start()
             control = connect(self.settings.control)
             first = "" if self.airflow.scheduler.running() else self._launch_first_driver(control, report)
@@ -230,8 +226,8 @@ class Platform:
     def _start_helpers(self) -> None:
         """Start what takes the machine's time behind the streams."""
         self.create_java_cache()
-        if self.warm_session:
-            self.warm_session.start()
+        if self.shared_session:
+            self.shared_session.start()
 
     def create_java_cache(self) -> None:
         """Let a process create Java's cache if it is missing; drivers that start later use it."""
@@ -307,8 +303,6 @@ class Platform:
         if not self.settings.home.exists():
             return
         with self._alone():
-            if self.warm_session:
-                self.warm_session.stop()
             with report.step("Stopping Airflow and the meter") as step:
                 # First, or it would launch again what is drained next.
                 ran = [self.airflow.stop(), self.meter.stop()]

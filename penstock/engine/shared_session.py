@@ -1,11 +1,12 @@
-"""A JVM with a Spark session that the drivers of several apps share (`PENSTOCK_TOGETHER`).
+"""A JVM with a Spark session that commands such as previews use, and the drivers of several apps (`PENSTOCK_TOGETHER`).
 
-    python -m penstock.engine.shared_session LOG
+    python -m penstock.engine.shared_session LOG [stay]
 
-A driver that finds none starts it. Each driver stays a process of its own, with the code of its release, and gets a
-gateway of its own to the JVM: so Spark calls the functions of the driver whose query runs. The connection that a driver
-asks by stays open for as long as the driver runs. When it is closed, the driver's queries are stopped, also those of
-one that was killed. The process ends when it had no driver for a while, and when its JVM has ended.
+A driver that finds none starts it, and `penstock up` does. Each driver or command stays a process of its own, with its
+own code, and gets a gateway of its own to the JVM: so Spark calls the functions of the process whose query runs. The
+connection that it asks by stays open for as long as it runs. When it is closed, its queries are stopped, also those of
+a process that was killed. The session ends when its JVM has ended, and, unless it is to stay, when nobody had it for a
+while.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -37,7 +38,7 @@ import psutil
 from penstock.engine.checkpoint import s3a
 from penstock.engine.jvm import bridge, shared_jvm
 from penstock.engine.jvm.shared_jvm import DRIVER_CONF, Gateway
-from penstock.engine.session import open_session, use_utc
+from penstock.engine.session import INTERPRETED, open_session, use_utc
 from penstock.errors import HostError
 from penstock.host import files, log_files, process
 from penstock.host.process import ProcessRecord
@@ -51,11 +52,12 @@ log = logging.getLogger(__name__)
 
 # Seconds.
 START_TIMEOUT = 180.0
-IDLE_TIMEOUT = 60.0
+IDLE_TIMEOUT, WARM_UP_TIMEOUT = 60.0, 120.0
 LOOK_EVERY = 1.0
 # A JVM that does not answer for so long is killed: the drivers that start anew would wait for it too.
 ANSWER_TIMEOUT = 60.0
 REQUEST_BYTES = 4096
+STAY = "stay"
 PREFIX = "shared-session-"
 """Of the name of the process."""
 # A variable of the process that Spark forks Python workers from, for each set of variables: a digest of them.
@@ -133,10 +135,19 @@ def attach(driver: str, **code: str) -> SharedSession:
     return SharedSession(spark, address["log"], connection)
 
 
-def attach_command(command: str) -> SharedSession:
-    """The session for a command, with Python workers of its own: they have the code that is on the disk now."""
+@contextmanager
+def attached_command(command: str) -> Iterator[SparkSession]:
+    """The session for a command, with Python workers of its own: they have the code that is on the disk now.
+
+    Raises:
+        HostError: As `attach`; the JVM has ended within the block.
+    """
     one = f"{command}-{uuid.uuid4()}"
-    return attach(one, WORKER_CODE=one)
+    with closing(attach(one, WORKER_CODE=one)) as shared, shared_jvm.clear_end(shared.log):
+        # Generated code is for queries that run on.
+        for name, value in INTERPRETED.items():
+            shared.spark.conf.set(name, value)
+        yield shared.spark
 
 
 def _worker_variables(code: Mapping[str, str]) -> dict[str, str]:
@@ -147,25 +158,25 @@ def _worker_variables(code: Mapping[str, str]) -> dict[str, str]:
     return {**own, WORKERS_VARIABLE: digest}
 
 
-def command(log: Path) -> list[str]:
+def command(log: Path, *more: str) -> list[str]:
     """The command line of the process. log: the file of what it writes."""
-    return [sys.executable, "-m", "penstock.engine.shared_session", str(log)]
+    return [sys.executable, "-m", "penstock.engine.shared_session", str(log), *more]
 
 
 def start() -> None:
-    """Start the process if it does not run. Drivers can connect some seconds later."""
+    """Start the process if it does not run, to stay. One can connect some seconds later."""
     with files.locked(_lock_file()):
-        _process()
+        _process(STAY)
 
 
-def _process() -> ProcessRecord:
+def _process(*more: str) -> ProcessRecord:
     """The process that runs, or is started now. Under the lock, or another one would be started beside it."""
     run = settings().home / "run"
     if (record := process.read(run, name())) is not None and record.process() is not None:
         return record
     path = launch.new_log("shared-session")
     with files.owner_only():
-        return process.spawn(name(), command(path), run=run, log=path, env=_environment())
+        return process.spawn(name(), command(path, *more), run=run, log=path, env=_environment())
 
 
 def _started() -> dict[str, Any]:
@@ -191,7 +202,9 @@ def _started() -> dict[str, Any]:
 
 def last_log() -> Path:
     """The log of the process that was started last."""
-    return max(settings().logs.glob("driver-shared-session-2*.log"), default=settings().logs)
+    return max(
+        settings().logs.glob("driver-shared-session-2*.log"), default=settings().logs / "driver-shared-session.log"
+    )
 
 
 def _lock_file() -> Path:
@@ -287,22 +300,25 @@ class _Driver(socketserver.StreamRequestHandler):
 
 
 def main() -> int:
-    """Keep the session until there is no driver, its JVM ends, or SIGTERM. The argument is the file of its log."""
+    """Keep the session until nobody has it, its JVM ends, or SIGTERM. The first argument is the file of its log."""
     from penstock import logs
 
     logs.setup("shared-session")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    log_path, stays = sys.argv[1], STAY in sys.argv[2:]
     spark = open_session("shared-session")
     server = SessionServer(spark)
     threading.Thread(target=server.serve_forever, name="drivers", daemon=True).start()
     with files.owner_only():
         _lock_file().parent.mkdir(parents=True, exist_ok=True)
-    address = {"port": server.server_address[1], "token": server.token, "log": sys.argv[1]}
+    address = {"port": server.server_address[1], "token": server.token, "log": log_path}
     files.write_private(_address_file(), json.dumps(address))
     with _address_file().open() as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         log.info("the session is ready")
-        why = _keep(spark, server)
+        if not settings().is_any_together:
+            _warm_up(spark)
+        why = _keep(spark, server, stays=stays)
     if why:
         log.error("the session ends: %s", why)
         shared_jvm.kill(spark)
@@ -312,7 +328,22 @@ def main() -> int:
     return 0
 
 
-def _keep(spark: SparkSession, server: SessionServer) -> str:
+def _warm_up(spark: SparkSession) -> None:
+    """Preview streams of the project until one has read a batch, so that the JVM has loaded and compiled what it takes.
+
+    Streams that write to no topic, and cannot be previewed, come last.
+    """
+    from penstock.catalog import partial_catalog
+    from penstock.engine.warm_up import warm_up
+
+    until = time.monotonic() + WARM_UP_TIMEOUT
+    streams = partial_catalog()[0].streams.values()
+    for stream in sorted(streams, key=lambda one: any(o.delivery != "exactly once" for o in one.outputs.values())):
+        if warm_up(spark, stream, lambda: time.monotonic() > until) or time.monotonic() > until:
+            return
+
+
+def _keep(spark: SparkSession, server: SessionServer, *, stays: bool) -> str:
     """Return when the process is to end; why, if its JVM cannot be used any more."""
     with ThreadPoolExecutor(1, "answers") as pool:
         while True:
@@ -325,7 +356,7 @@ def _keep(spark: SparkSession, server: SessionServer) -> str:
                 return f"its JVM does not answer for {ANSWER_TIMEOUT:g} s"
             except Exception as e:
                 return f"its JVM has ended: {type(e).__name__}"
-            if server.idle_seconds < IDLE_TIMEOUT:
+            if stays or server.idle_seconds < IDLE_TIMEOUT:
                 continue
             with files.locked(_lock_file()):
                 # A driver may have come meanwhile.

@@ -98,7 +98,7 @@ class SparkSettings(BaseModel):
         description="apps whose drivers share one JVM, if Spark's master is local: their names, or `all`; empty: each "
         "driver has its own",
     )
-    together_memory: str = Field("1g", pattern=MEMORY, description="heap of the JVM that apps share")
+    together_memory: str = Field("1g", pattern=MEMORY, description="heap of the JVM that apps and previews share")
     warm_session: bool = Field(
         True, description="keep a Spark session ready for previews on the embedded platform, 0.8 GiB of memory"
     )

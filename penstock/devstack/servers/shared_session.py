@@ -1,4 +1,4 @@
-"""The Spark session that apps share, as a server of this machine's platform."""
+"""The Spark session for previews, and for apps that share a JVM, as a server of this machine's platform."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.settings import settings
 
 
 class SharedSessionServer(ManagedServer):
-    """A process with a JVM, which the first driver starts too."""
+    """A process with a JVM, which the first driver of apps that share it starts too. Nothing waits for it."""
 
-    label: str = "the session that apps share"
+    label: str = "the shared Spark session"
     start_timeout: ClassVar[float] = shared_session.START_TIMEOUT
 
     def __init__(self, home: Path | None = None) -> None:

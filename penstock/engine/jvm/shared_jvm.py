@@ -20,18 +20,6 @@ DRIVER_CONF = "penstock.driver"
 END_TIMEOUT = 30.0
 
 
-def address(spark: SparkSession) -> tuple[int, str]:
-    """The port of the gateway to a session's JVM, and the token that it asks for."""
-    gateway: Any = spark.sparkContext._gateway
-    return gateway.gateway_parameters.port, gateway.gateway_parameters.auth_token
-
-
-def has_ended(spark: SparkSession) -> bool:
-    """Whether the JVM that this process started has ended."""
-    gateway: Any = spark.sparkContext._gateway
-    return gateway.proc.poll() is not None
-
-
 def end(spark: SparkSession) -> None:
     """End the JVM that this process started, and wait until it has."""
     gateway: Any = spark.sparkContext._gateway
@@ -88,18 +76,18 @@ def connect(port: int, token: str, worker_variables: Mapping[str, str]) -> Spark
 
 
 @contextmanager
-def clear_end() -> Iterator[None]:
-    """Tell that the JVM has ended within the block: HostError."""
+def clear_end(log: str) -> Iterator[None]:
+    """Tell that the JVM has ended within the block: HostError. log: the file that it writes to."""
     from py4j.protocol import Py4JNetworkError
 
     try:
         yield
-    except Py4JNetworkError as e:
+    except (Py4JNetworkError, ConnectionRefusedError) as e:
         raise HostError(
             "the Spark session that the platform keeps has ended during the command",
             got=e,
             hint="run it again, at once: it then starts a session of its own, with PENSTOCK_DRIVER_MEMORY; "
-            "the reason is in warm-session.log of the logs",
+            f"the reason is in {log}",
         ) from e
 
 
@@ -151,15 +139,6 @@ def _stop_if_of(query: Any, driver: str, stopped: list[str]) -> None:
         conf.set("spark.sql.streaming.stopTimeout", f"{END_TIMEOUT:g}s")
         query.stop()
         stopped.append(str(query.name()))
-
-
-def stop_work(spark: SparkSession) -> None:
-    """Stop the queries and the jobs of all sessions of the JVM, if it still runs."""
-    queries: list[Any] = []
-    _try(lambda: queries.extend(running_queries(spark)))
-    for query in queries:
-        _try(query.stop)
-    _try(spark.sparkContext.cancelAllJobs)
 
 
 def _try(action: Callable[[], object]) -> None:

@@ -146,7 +146,7 @@ def test_where_a_stream_fails_the_session_for_previews_starts_all_the_same(monke
         monkeypatch.setattr(made, name, lambda *_: "")
     monkeypatch.setattr(made, "_launch_first_driver", lambda *_: "shop")
     monkeypatch.setattr(made, "create_java_cache", lambda: started.append("cache"))
-    monkeypatch.setattr(made, "warm_session", SimpleNamespace(start=lambda: started.append("session")))
+    monkeypatch.setattr(made, "shared_session", SimpleNamespace(start=lambda: started.append("session")))
     monkeypatch.setattr(platform, "connect", lambda _: None)
     monkeypatch.setattr(stream_start, "wait_for_streams", failing)
     with pytest.raises(HostError, match="not every stream runs"):

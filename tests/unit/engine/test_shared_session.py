@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import socket
 import threading
@@ -11,12 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from penstock.engine import shared_session
 from penstock.engine.jvm import shared_jvm
 from penstock.engine.jvm.shared_jvm import Gateway
 from penstock.engine.shared_session import SessionServer
 from penstock.errors import HostError
+from penstock.host.files import write_private
 from penstock.host.process import wait_for
 from penstock.settings import settings
 from penstock.supervision import launch
@@ -130,6 +133,24 @@ def test_a_process_that_is_about_to_end_is_followed_by_another(monkeypatch: pyte
         with pytest.raises(HostError, match="does not start; got: nothing in /nowhere"):
             shared_session._started()
     assert (left, stopped) == ([], [] if starts else [ended])
+
+
+def test_the_file_of_a_process_that_was_killed_leads_nowhere(home: Path) -> None:
+    file = home / "run" / f"{shared_session.name()}.address"
+    file.parent.mkdir(parents=True)
+    write_private(file, json.dumps({"port": 4040, "token": "hidden", "log": ""}))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not shared_session.is_ready()
+    with file.open() as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert shared_session.is_ready()
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111)])
+def test_a_jvm_that_ends_under_a_command_is_told(error: Exception) -> None:
+    with pytest.raises(HostError, match=r"has ended during the command; got: .*; hint: run it again.*/the.log"):
+        with shared_jvm.clear_end("/the.log"):
+            raise error
 
 
 @pytest.mark.usefixtures("home")

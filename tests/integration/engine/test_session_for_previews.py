@@ -1,4 +1,4 @@
-"""The session that is kept ready: commands borrow it, one at a time, each with the code on the disk."""
+"""The session that is kept ready: commands use it, each with the code on the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from penstock.devstack.servers.kafka import Broker
-from penstock.devstack.servers.warm_session import WarmSession
+from penstock.devstack.servers.shared_session import SharedSessionServer
 from penstock.host.process import wait_for
 from penstock.model.topic import Topic
 from penstock.testing import Record, create, send
@@ -27,15 +27,18 @@ KEY shop
 AS SELECT shop, amount FROM orders WHERE amount >= {least}
 """
 ORDERS = [f'{{"shop":"north","amount":{n}.0,"timestamp":1700000000000}}' for n in (50, 100, 200)]
-BORROW = """from penstock.engine.jvm.shared_jvm import running_queries
-from penstock.engine.warm_session import borrow
-with borrow() as spark:
-    print(spark and len(running_queries(spark)))
+COUNT = """from penstock.engine import shared_session
+from penstock.engine.jvm.shared_jvm import running_queries
+if not shared_session.is_ready():
+    print(None)
+else:
+    with shared_session.attached_command("count") as spark:
+        print(len(running_queries(spark)))
 """
 
 
 @pytest.fixture
-def session(fresh_broker: Broker, tmp_path: Path) -> Iterator[WarmSession]:
+def session(fresh_broker: Broker, tmp_path: Path) -> Iterator[SharedSessionServer]:
     """A session of a project with one stream, whose topic has records."""
     create(fresh_broker.bootstrap, Topic("orders", partitions=1, config={"retention.ms": "-1"}))
     send(fresh_broker.bootstrap, [Record("orders", None, text, timestamp=1_700_000_000_000) for text in ORDERS])
@@ -44,7 +47,7 @@ def session(fresh_broker: Broker, tmp_path: Path) -> Iterator[WarmSession]:
     (streams / "large-orders.sql").write_text(STREAM.format(least=100))
     variables = {"PENSTOCK_HOME": tmp_path / "home", "PENSTOCK_KAFKA_BOOTSTRAP": fresh_broker.bootstrap}
     with other_project(tmp_path / "shop", variables):
-        server = WarmSession()
+        server = SharedSessionServer()
         server.start()
         try:
             server.wait(300)
@@ -60,9 +63,9 @@ def started(*command: str, **variables: str) -> subprocess.Popen[bytes]:
 
 
 def previewed() -> Sequence[str]:
-    """Values that a preview shows. No JVM starts in so little memory: it must borrow one."""
+    """Values that a preview shows. No JVM starts in so little memory: it must use the one that runs."""
     command = ("-m", "penstock", "streams", "preview", "large-orders", "--for", "1s", "--json")
-    with started(*command, PENSTOCK_DRIVER_MEMORY="1m", PENSTOCK_SPARK_MASTER="local[1]") as process:
+    with started(*command, PENSTOCK_DRIVER_MEMORY="1m") as process:
         output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors.decode()
     _, *rows, totals = map(orjson.loads, output.splitlines())
@@ -70,33 +73,37 @@ def previewed() -> Sequence[str]:
     return [row["value"] for row in rows]
 
 
-def borrowed(**variables: str) -> bytes:
-    """How many queries run in the session; None if it cannot be borrowed."""
-    with started("-c", BORROW, **variables) as process:
+def running(**variables: str) -> bytes:
+    """How many queries run in the session; None if it cannot be used."""
+    with started("-c", COUNT, **variables) as process:
         return process.communicate(timeout=120)[0].strip()
 
 
 @pytest.mark.timeout(900)
-def test_previews_borrow_it_with_the_code_on_the_disk(session: WarmSession, tmp_path: Path) -> None:
+def test_previews_use_it_with_the_code_on_the_disk(session: SharedSessionServer, tmp_path: Path) -> None:
     assert previewed() == ['{"amount":100.0}', '{"amount":200.0}']
     (tmp_path / "shop/sql/streams/large-orders.sql").write_text(STREAM.format(least=200))
     assert previewed() == ['{"amount":200.0}']
 
     for variables in ({"PENSTOCK_SPARK_CONF": '{"spark.sql.ansi.enabled": "false"}'}, {"PENSTOCK_HOME": "/nowhere"}):
-        assert borrowed(**variables) == b"None"
+        assert running(**variables) == b"None"
 
     # One that is killed leaves no query behind.
     with started("-m", "penstock", "streams", "preview", "large-orders", "--for", "10m") as killed:
         assert killed.stdout is not None
         assert any(b'{"amount":200.0}' in line for line in killed.stdout)
-        assert borrowed() == b"None", "one has it at a time"
+        assert running() == b"1", "several use it at once"
         killed.kill()
-    assert wait_for(lambda: borrowed() == b"0", 60)
+    assert wait_for(lambda: running() == b"0", 60)
 
-    # A JVM that has ended is replaced.
-    (tmp_path / "home/run/warm-session.address").unlink()
-    running = session.running()
-    assert running is not None
-    (java,) = (child for child in running.children(recursive=True) if "java" in child.name())
-    java.kill()
-    session.wait(300)
+    with started("-m", "penstock", "streams", "preview", "large-orders", "--for", "10m") as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        assert any(b'{"amount":200.0}' in line for line in command.stdout)
+        keeper = session.running()
+        assert keeper is not None
+        (java,) = (child for child in keeper.children(recursive=True) if child.name() == "java")
+        java.kill()
+        assert b"has ended during the command" in command.stderr.read()
+    assert wait_for(lambda: session.running() is None, 60)
+    assert running() == b"None"
