@@ -17,6 +17,7 @@ import pytest
 from penstock.control import DriverRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
+from penstock.host import process
 from penstock.settings import PROJECT
 from penstock.testing import Record, latest, read, send
 from tests.chaos.drivers import Drivers, drivers, signal_session
@@ -30,10 +31,13 @@ KILLS = int(os.environ.get("KILLS", "1"))
 CHAOS = PROJECT / "tests" / "chaos" / "project"
 
 
-@pytest.fixture
-def quality(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Drivers]:
-    with drivers(fresh_broker, mariadb, tmp_path, PROJECT) as app_drivers:
+@pytest.fixture(params=[pytest.param("", id="own JVM"), pytest.param("all", id="shared JVM", marks=pytest.mark.long)])
+def quality(
+    request: pytest.FixtureRequest, fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path
+) -> Iterator[Drivers]:
+    with drivers(fresh_broker, mariadb, tmp_path, PROJECT, PENSTOCK_TOGETHER=request.param) as app_drivers:
         yield app_drivers
+    process.stop_recorded(tmp_path / "run")
 
 
 @pytest.fixture
