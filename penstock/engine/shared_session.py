@@ -202,9 +202,8 @@ def _started() -> dict[str, Any]:
 
 def last_log() -> Path:
     """The log of the process that was started last."""
-    return max(
-        settings().logs.glob("driver-shared-session-2*.log"), default=settings().logs / "driver-shared-session.log"
-    )
+    folder = settings().logs
+    return max(folder.glob("driver-shared-session-2*.log"), default=folder / "driver-shared-session.log")
 
 
 def _lock_file() -> Path:

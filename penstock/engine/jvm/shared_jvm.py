@@ -30,8 +30,7 @@ def end(spark: SparkSession) -> None:
     try:
         process.wait(END_TIMEOUT)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        kill(spark)
 
 
 def kill(spark: SparkSession) -> None:

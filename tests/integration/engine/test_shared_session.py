@@ -14,9 +14,6 @@ from penstock.control import Actor, Control, DriverRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.shared_session import SharedSessionServer
-from penstock.host.process import read as process_record
-from penstock.host.process import stop
-from penstock.settings import settings
 from penstock.supervision import launch
 from penstock.supervision.release import release
 from penstock.supervision.supervisor import Supervisor
@@ -118,8 +115,7 @@ def apps(broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Apps]:
         finally:
             for driver in made.control.drivers():
                 driver.session.kill()
-            if record := process_record(settings().home / "run", server.name):
-                stop(record)
+            server.stop()
 
 
 def is_java(one: psutil.Process) -> bool:
