@@ -211,12 +211,14 @@ class StreamProgress:
     Attributes:
         reported_at: Its last report; 0 if it never reported.
         caught_up_at: All records that its inputs had at that time are processed; None if that is unknown.
+        state_rows: Rows of its state; None if it has none or has not run a batch yet.
     """
 
     desired: Desired
     state: str
     reported_at: int
     caught_up_at: int | None
+    state_rows: int | None = None
 
 
 @dataclass(frozen=True)

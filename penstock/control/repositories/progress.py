@@ -66,7 +66,7 @@ class ProgressRepository(ControlDatabase):
     def stream_progress(self) -> tuple[int, dict[str, StreamProgress]]:
         """The database's clock, and the progress of each declared stream."""
         p = s.progress.c
-        figures = (p.state, p.reported_at, p.behind_ms)
+        figures = (p.state, p.reported_at, p.behind_ms, p.state_rows)
         query = select(s.now_ms().label("now"), s.stream.c.name, s.stream.c.desired, *figures)
         with self.begin() as c:
             joined = query.outerjoin_from(s.stream, s.progress, s.stream.c.name == p.name)
@@ -78,6 +78,7 @@ class ProgressRepository(ControlDatabase):
                 r.state or "",
                 r.reported_at or 0,
                 None if r.behind_ms is None else r.reported_at - r.behind_ms,
+                r.state_rows,
             )
             for r in result
         }

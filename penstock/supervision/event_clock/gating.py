@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.catalog import HeartbeatTopics, UpstreamWriter
+from penstock.catalog import HeartbeatReader, HeartbeatTopics, UpstreamWriter
 from penstock.control import Control, StreamProgress
 from penstock.errors import ControlError
-from penstock.model.output_mode import HeartbeatSchedule
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,8 @@ class HeartbeatGate:
             name: [f for f in writer.feeds if name not in self._all_feeds(f)] for name, writer in self._writers.items()
         }
         self._silent = max(SILENT, 2.5 * progress_every)
-        self._rows: dict[str, StreamProgress] = {}
+        self.rows: Mapping[str, StreamProgress] = {}
+        """The progress of streams, by the last look."""
         # The database's clock when it last answered, and when that was.
         self._now, self._heard_at = 0, float("-inf")
         self._look_at = float("-inf")
@@ -102,12 +102,15 @@ class HeartbeatGate:
             return EventTimeBound(now_ms)
         return EventTimeBound(now_ms - age if at else None, why)
 
-    def due(self, name: str) -> list[HeartbeatSchedule]:
-        """The heartbeat schedules of a topic's readers that are not stopped, by the last look."""
-        rows = self._rows
+    def running(self, name: str) -> list[HeartbeatReader]:
+        """A topic's readers that are not stopped, by the last look."""
         return [
-            due for due, reader in self._windowed[name].readers if reader not in rows or rows[reader].desired != "off"
+            r for r in self._windowed[name].readers if (row := self.rows.get(r.name)) is None or row.desired != "off"
         ]
+
+    def now(self) -> int | None:
+        """The control database's clock, epoch ms; None before it has answered."""
+        return self._database_now() if self._now else None
 
     def sent(self, topic: str) -> None:
         """Note that heartbeats of a topic are sent again."""
@@ -124,7 +127,7 @@ class HeartbeatGate:
             return
         self._look_at = self._clock() + LOOK_EVERY
         try:
-            now, self._rows = self._control.stream_progress()
+            now, self.rows = self._control.stream_progress()
             # Where nothing is declared there is no row to tell it.
             self._now, self._heard_at, self._outage = now or self._control.now(), self._clock(), ""
         except ControlError as e:
@@ -157,7 +160,7 @@ class HeartbeatGate:
         """Where a stream is with all that feed it, and why it is not at the clock."""
         if name in self._reached:
             return self._reached[name][0]
-        writer, row = self._writers[name], self._rows.get(name)
+        writer, row = self._writers[name], self.rows.get(name)
         reached = self._alone(name, writer, row, now)
         for feed in self._feeds[name]:
             feed_at = self._reach(feed, now)

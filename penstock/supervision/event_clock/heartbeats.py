@@ -1,10 +1,11 @@
 """Heartbeats: records that carry clock time, so that windows close if no other records arrive.
 
 A heartbeat goes to every partition of a topic that a stream with final windows reads, when a window of one of its
-readers is due (end plus grace), and at the topic's slow interval otherwise. It carries the sender's clock of that
-moment, never a later time, and is appended to the partition, so it overtakes no earlier record. For a topic that
-streams write it carries no later time than they have passed, and is held while they are behind: see `gating.py`. It is
-signed: see `codec/heartbeat.py`. A topic whose readers are all stopped gets no heartbeats.
+readers is due (end plus grace), and at the topic's slow interval otherwise; an idle topic gets fewer, see `idle.py`. It
+carries the sender's clock of that moment, never a later time, and is appended to the partition, so it overtakes no
+earlier record. For a topic that streams write it carries no later time than they have passed, and is held while they
+are behind: see `gating.py`. It is signed: see `codec/heartbeat.py`. A topic whose readers are all stopped gets no
+heartbeats.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import socket
 import time
 from collections.abc import Callable
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.catalog import HeartbeatTopics
 from penstock.codec.heartbeat import HEARTBEAT_HEADER, HEARTBEAT_KEY, heartbeat_signer
 from penstock.control import Control
 from penstock.errors import BrokerError, ControlError
-from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.admin import admin, log_end_offsets, partition_counts
 from penstock.kafka.client import client_config
-from penstock.model.output_mode import HeartbeatSchedule
+from penstock.model.output_mode import HeartbeatSchedule, millis
 from penstock.model.topic import Topic
 from penstock.settings import settings
 from penstock.supervision.event_clock.gating import EventTimeBound, HeartbeatGate
+from penstock.supervision.event_clock.idle import LOOK_EVERY, IdleTopics
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class HeartbeatSender:
         self._last: dict[str, int] = {}
         self._before: dict[str, int] | None = None
         self._holds = HeartbeatGate(windowed, control, settings().progress_every)
+        self._idle = IdleTopics(windowed, self._holds, lambda of: log_end_offsets(admin(bootstrap), of, bootstrap))
         self._noted: dict[str, EventTimeBound] = {}
         self._partitions: dict[str, int] = {}
         self._partitions_at = float("-inf")
@@ -86,6 +89,11 @@ class HeartbeatSender:
             }
         )
 
+    @property
+    def idle_topics(self) -> frozenset[str]:
+        """The topics that get few heartbeats, as no reader waits for one: see `idle.py`."""
+        return self._idle.topics
+
     def run_once(self) -> float:
         """Send the heartbeats that are due; seconds until the next one.
 
@@ -94,8 +102,11 @@ class HeartbeatSender:
         """
         now = self._now()
         self._holds.look(self._overdue(now))
+        for name in self._idle.look():
+            log.debug("topic %s is %s", name, "idle" if name in self._idle.topics else "idle no more")
+            self._next[name] = self._after(name, self._last[name])
         turn = [name for name in self._windowed if self._next.get(name, 0) <= now]
-        bounds = {name: self._holds.bound(name, now) for name in turn if self._holds.due(name)}
+        bounds = {name: self._holds.bound(name, now) for name in turn if self._holds.running(name)}
         for name in (name for name in turn if name not in bounds):
             self._note_hold(name, NO_HOLD)
             self._next[name] = now + int(WATCH_EVERY * 1000)
@@ -104,9 +115,13 @@ class HeartbeatSender:
             if bound.why:
                 self._next[name] = now + int(HELD_EVERY * 1000)
         due = {name: bound for name, bound in bounds.items() if not bound.why or self._moves(name, bound.at)}
+        upstream = {name: self._holds.bound(name, now) for name in self._idle.upstream(due.keys()) - due.keys()}
+        due |= {name: bound for name, bound in upstream.items() if bound.at is not None}
         if due:
             self._send(due)
         longest = WATCH_EVERY if self._holds.watches else LONGEST_WAIT
+        if self._idle.topics:
+            longest = LOOK_EVERY
         if not self._next:
             return longest
         return max(0.0, min(min(self._next.values()) / 1000 - self._clock(), longest))
@@ -136,7 +151,8 @@ class HeartbeatSender:
 
     def _after(self, name: str, at: int) -> int:
         of = self._windowed[name]
-        return next_beat(of.topic, self._holds.due(name) or [reader.schedule for reader in of.readers], at)
+        prompt = next_beat(of.topic, [reader.schedule for reader in self._holds.running(name) or of.readers], at)
+        return max(prompt, at + millis(self._idle.every(name))) if name in self._idle.topics else prompt
 
     def _moved(self, previous: EventTimeBound, bound: EventTimeBound) -> bool:
         return bool(bound.why) and abs((bound.at or 0) - (previous.at or 0)) >= HELD_EVERY * 1000
@@ -157,6 +173,15 @@ class HeartbeatSender:
         self._refresh()
         failed: list[str] = []
         sent: dict[str, tuple[int, int]] = {}
+        offsets: dict[str, dict[int, int]] = {name: {} for name in due}
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            if error:
+                failed.append(f"{topic}[{partition}]: {error}")
+            elif topic is not None and partition is not None and offset is not None:
+                offsets[topic][partition] = offset
+
         for name, bound in due.items():
             count = self._partitions.get(name, 0)
             # How far the streams are was looked up before; the list of topics may have taken its time.
@@ -169,7 +194,7 @@ class HeartbeatSender:
                     timestamp=at,
                     partition=partition,
                     headers=[(HEARTBEAT_HEADER, b"1")],
-                    on_delivery=lambda e, m: failed.append(f"{m.topic()}[{m.partition()}]: {e}") if e else None,
+                    on_delivery=delivered,
                 )
             sent[name] = (at, count)
         unsent = self._producer.flush(DELIVERY_TIMEOUT + 1)
@@ -179,6 +204,7 @@ class HeartbeatSender:
         for name, (at, count) in sent.items():
             self._last[name] = at
             self._holds.sent(name)
+            self._idle.sent(name, offsets[name])
             if not due[name].why:
                 self._next[name] = self._after(name, at)
             self._note(name, at, count)

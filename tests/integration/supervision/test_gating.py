@@ -120,3 +120,31 @@ def test_a_stream_that_is_down_for_longer_than_the_grace(
         assert second.report().late == 0
         assert held[BETWEEN.name]["why"] == "first is starting"
         assert chain.counted() == {sent // 2000 * 2000 + 2000: 1}
+
+
+def test_a_topic_without_records_gets_few_heartbeats_until_one_comes(
+    spark: SparkSession, chain: Chain, first: Stream, tmp_path: Path
+) -> None:
+    partitions = [(BETWEEN.name, 0), (BETWEEN.name, 1)]
+    with (
+        running(first, spark, chain.bootstrap, tmp_path) as run,
+        running(SECOND, spark, chain.bootstrap, tmp_path) as second,
+    ):
+
+        def turned() -> bool:
+            chain.turn(run, second)
+            return True
+
+        wait_until(lambda: turned() and BETWEEN.name in chain.beater.idle_topics)
+        before, over = end_offsets(admin(chain.bootstrap), partitions, chain.bootstrap), time.monotonic() + 6
+        wait_until(lambda: turned() and time.monotonic() > over)
+        assert (
+            sum(end_offsets(admin(chain.bootstrap), partitions, chain.bootstrap).values()) <= sum(before.values()) + 2
+        )
+        sent = int(time.time() * 1000)
+        send(chain.bootstrap, [Record(SOURCE.name, None, json.dumps({"at": sent}), timestamp=sent)])
+        wait_until(lambda: turned() and BETWEEN.name not in chain.beater.idle_topics)
+        wait_until(lambda: turned() and chain.counted())
+        assert chain.counted() == {sent // 2000 * 2000 + 2000: 1}
+        wait_until(lambda: turned() and BETWEEN.name in chain.beater.idle_topics)
+        assert second.report().late == 0

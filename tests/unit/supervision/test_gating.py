@@ -225,10 +225,10 @@ def test_rows_of_the_database(control: Control) -> None:
     now, rows = control.stream_progress()
     assert abs(now - control.now()) < 60_000
     assert rows == {"up": StreamProgress("on", "", 0, None)}
-    control.report([ProgressRow("up", "chain", "i", state="idle", behind_ms=2500)], keep=False)
+    control.report([ProgressRow("up", "chain", "i", state="idle", behind_ms=2500, state_rows=4)], keep=False)
     row = control.stream_progress()[1]["up"]
     assert row.caught_up_at == row.reported_at - 2500
-    assert replace(row, reported_at=0, caught_up_at=0) == StreamProgress("on", "idle", 0, 0)
+    assert replace(row, reported_at=0, caught_up_at=0) == StreamProgress("on", "idle", 0, 0, 4)
     control.report([ProgressRow("up", "chain", "i", state="idle")], keep=False)
     assert control.stream_progress()[1]["up"].caught_up_at is None
 
