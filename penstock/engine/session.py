@@ -14,6 +14,7 @@ from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import file_managers, s3a
 from penstock.engine.executor_code import EXECUTOR_FOLDER
+from penstock.engine.jvm.polling_delay import SHORTEST_MS
 from penstock.engine.jvm.shared_jvm import DRIVER_CONF
 from penstock.engine.spark_security import security_conf
 from penstock.errors import SettingError
@@ -113,8 +114,9 @@ def _submit_conf(
         "spark.sql.dataFrameQueryContext.enabled": "false",
         # Groups in a task beyond which aggregates of objects sort instead of hash; the default is 128.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "5000",
-        # How often an idle query polls the broker; the default of 10 ms takes a fifth of a core per query.
-        "spark.sql.streaming.pollingDelay": "100ms",
+        # How often a query polls the broker that finds no records; the default of 10 ms takes a fifth of a core per
+        # query. `PollingDelay` makes it longer while no records come.
+        "spark.sql.streaming.pollingDelay": f"{SHORTEST_MS}ms",
         "spark.sql.streaming.minBatchesToRetain": "20",
         # Hadoop sets the modes of checkpoint files itself, whatever the process's umask.
         "spark.hadoop.fs.permissions.umask-mode": "077",

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.java_gateway import ensure_callback_server_started
 
+from penstock.engine.jvm.polling_delay import EXECUTION
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.StreamExecution"
-
 
 class QueryClock:
     """The clock of the queries of some sessions.

@@ -18,6 +18,7 @@ from penstock.engine.commit.batch_output import CommittedBatch
 from penstock.engine.commit.committer import BatchCommitter
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm import bridge
+from penstock.engine.jvm.polling_delay import PollingDelay
 from penstock.engine.progress.batch_spans import BatchSpans, tracer
 from penstock.engine.progress.broker_watch import BrokerWatch
 from penstock.engine.progress.caught_up import CaughtUpTracker
@@ -103,6 +104,7 @@ class StreamRun:
             self._on_commit, self._on_stall, upstream_streams, out_of_memory=out_of_memory,
         )  # fmt: skip
         self._query: StreamingQuery | None = None
+        self._polling: PollingDelay | None = None
         self._state = RunState()
         self._changing = threading.Lock()
         self._retry_at = 0.0
@@ -216,6 +218,8 @@ class StreamRun:
         self._check_idle()
         self._check_broker()
         self._metrics.set(behind_ms=self._caught_up.behind_ms, store=self._committer.store_status())
+        if self.active and self._polling:
+            self._polling.adjust(time.monotonic() - self._committed_at)
         if sizes := self._committer.folds.size:
             self._metrics.set(state_rows=sizes[0], state_bytes=sizes[1])
         self.lineage.reported()
@@ -276,6 +280,7 @@ class StreamRun:
             # If the driver died right after the start, nothing else would say what the first state is made of.
             self._plan.store(fingerprint)
         self._query = writer.start()
+        self._polling = PollingDelay(self._query)
         if has_commits:
             self._plan.store(fingerprint)
         self.lineage.started(lambda: frame_columns(self.stream, rows, tables))
@@ -340,6 +345,8 @@ class StreamRun:
         self.offsets = batch.offsets
         self._committed_at = time.monotonic()
         self._caught_up.batch_written(batch.offsets)
+        if self._polling:
+            self._polling.adjust(0)
 
     def _on_stall(self, reason: Exception | None) -> None:
         """Publish why the stream is stalled, and since when; None if it resumes."""

@@ -1,0 +1,47 @@
+"""How often a query that finds no records asks the broker for new ones. Tested with Spark 4.2.0.
+
+Each question costs the driver and the broker two milliseconds of CPU time together, for each stream and as long as it
+runs. So the delay between two questions grows with the time without a batch: a record waits for at most a twentieth of
+the silence before it, and no longer than `LONGEST_MS`. Spark reads its setting once, when a query starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.StreamExecution"
+# Of a query that has just run a batch; the setting of the session.
+SHORTEST_MS = 100
+LONGEST_MS = 500
+# Of the silence, and the step by which the delay changes: each change is a call of the JVM.
+SHARE, STEP_MS = 20, 100
+
+
+class PollingDelay:
+    """The delay between two polls of a query. One that `PENSTOCK_SPARK_CONF` sets for all queries stays.
+
+    Args:
+        query: It runs.
+    """
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._execution: Any = query._jsq.streamingQuery()
+        self._ms = self.current_ms()
+        self._fixed = self._ms != SHORTEST_MS
+        java_class = self._execution.getClass().forName(EXECUTION)
+        self._field = java_class.getDeclaredField("pollingDelayMs")
+        self._field.setAccessible(True)
+
+    def current_ms(self) -> int:
+        """The delay that the query has at present."""
+        return int(self._execution.pollingDelayMs())
+
+    def adjust(self, silent_for: float) -> None:
+        """Adjust it to the time since the last batch, in seconds."""
+        ms = int(min(max(silent_for * 1000 / SHARE, SHORTEST_MS), LONGEST_MS)) // STEP_MS * STEP_MS
+        if ms != self._ms and not self._fixed:
+            self._field.setLong(self._execution, ms)
+            self._ms = ms
