@@ -16,9 +16,9 @@ from penstock.cli.arguments import AsJson, DryRun, Note, Place, Recorded, look_u
 from penstock.cli.output import actor, clear_errors, console, emit, table
 from penstock.control import connect
 from penstock.errors import PenstockError
-from penstock.kafka.dead_letters import DeadLetter, printable, read_dead_letters
+from penstock.kafka.dead_letters import DeadLetter, open_consumer, printable, read_dead_letters
 from penstock.kafka.discard import discard
-from penstock.kafka.replay import Replay, replay
+from penstock.kafka.replay import Replay, end_of, replay, replay_keys
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
@@ -33,26 +33,39 @@ OfStream = Annotated[str, typer.Option("--stream", help="Only dead letters of th
 
 @app.command("list")
 def list_letters(as_json: AsJson = False) -> None:
-    """Count dead letters by topic, stream and reason, with the age of the newest."""
+    """Count dead letters by topic, stream and reason, with the age of the newest.
+
+    Open are those that were neither replayed nor discarded.
+    """
     groups: Counter[tuple[str, str, str]] = Counter()
+    still_open: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], int] = {}
     with clear_errors():
+        with open_consumer(settings().bootstrap) as reader:
+            noted = replay_keys(reader, settings().bootstrap)
         for one in read_dead_letters(partial_catalog()[0].dead_letter_topics, settings().bootstrap):
             group = one.topic, one.stream, _kind(one)
             groups[group] += 1
+            still_open[group] += not end_of(one, noted)
             newest[group] = max(one.timestamp, newest.get(group, 0))
     if as_json:
         names = ("topic", "stream", "reason")
-        emit([{**dict(zip(names, of, strict=True)), "count": n, "newest": newest[of]} for of, n in groups.items()])
+        emit(
+            [
+                {**dict(zip(names, of, strict=True)), "count": n, "open": still_open[of], "newest": newest[of]}
+                for of, n in groups.items()
+            ]
+        )
         return
     if not groups:
         console().print("There are no dead letters.")
         return
-    rows = table(["topic", "stream", "count", "newest", "reason"], right=["count"])
+    rows = table(["topic", "stream", "count", "open", "newest", "reason"], right=["count", "open"])
     now = int(time.time() * 1000)
-    for (topic, stream, kind), n in sorted(groups.items()):
-        age = f"{duration(max(0, now - newest[topic, stream, kind]))} ago"
-        rows.add_row(topic, Text(printable(stream, WIDTH)), str(n), age, Text(kind))
+    for group, n in sorted(groups.items()):
+        topic, stream, kind = group
+        age = f"{duration(max(0, now - newest[group]))} ago"
+        rows.add_row(topic, Text(printable(stream, WIDTH)), str(n), str(still_open[group]), age, Text(kind))
     console().print(rows)
 
 

@@ -15,6 +15,7 @@ from penstock.engine.jvm.polling_delay import EXECUTION
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 class QueryClock:
     """The clock of the queries of some sessions.
 

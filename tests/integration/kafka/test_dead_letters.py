@@ -307,7 +307,7 @@ def test_the_command_line_tells_sends_and_discards(
     # Of more letters than are looked at for the newest ones none is passed over.
     monkeypatch.setattr(dead_letters, "NEWEST", 1)
     (one, two) = json.loads(told("list", "--json"))
-    assert (one["topic"], one["stream"], one["reason"], one["count"]) == (DEAD.name, "a", "no", 1)
+    assert (one["topic"], one["stream"], one["reason"], one["count"], one["open"]) == (DEAD.name, "a", "no", 1, 1)
     assert two["stream"] == "gone"
     text = told("show", "--stream", "a")
     assert "four" not in text
@@ -339,3 +339,4 @@ def test_the_command_line_tells_sends_and_discards(
     assert "0 dead letters were discarded; 1 were discarded and 1 replayed" in told("discard", DEAD.name, "--all", "-y")
     assert len(control.actions(9)) == 3
     assert "0 records were sent; 1 were replayed before, 1 discarded." in told("replay", DEAD.name)
+    assert [(one["count"], one["open"]) for one in json.loads(told("list", "--json"))] == [(1, 0), (1, 0)]
