@@ -58,6 +58,12 @@ class ProgressRepository(ControlDatabase):
         with self.begin() as c:
             return {row.name: ProgressRow(*row) for row in c.execute(query)}
 
+    def reporters(self, app: str) -> dict[str, str]:
+        """The incarnation of the driver that reported last of each stream of an app, by name."""
+        p = s.progress.c
+        with self.begin() as c:
+            return {row.name: row.incarnation for row in c.execute(select(p.name, p.incarnation).where(p.app == app))}
+
     def progress_of(self, name: str) -> ProgressRow | None:
         """The last report of a stream; None if it has not started yet."""
         with self.begin() as c:

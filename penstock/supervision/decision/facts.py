@@ -125,9 +125,5 @@ def _lacking(control: Control, app: AppRow, driver: DriverRow, desired: Mapping[
         return []  # no release makes it known
     if app.refused_at is not None and 0 <= now - app.refused_at < REFUSED_FOR:
         return []
-    progress = control.progress(driver.app)
-    return [
-        name
-        for name, want in desired.items()
-        if want == "on" and (name not in progress or progress[name].incarnation != driver.incarnation)
-    ]
+    reporters = control.reporters(driver.app)
+    return [name for name, want in desired.items() if want == "on" and reporters.get(name) != driver.incarnation]

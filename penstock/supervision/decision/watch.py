@@ -93,9 +93,10 @@ class DriversWatch:
     def look(self) -> WatchedStep:
         """The first step that is due; if none is, that of the app. ControlError while the database is down."""
         steps: list[WatchedStep] = []
-        for app in supervised_apps(self._control, self._app):
-            watch = self._watches.setdefault(app, AppWatch(self._control, app))
-            steps.append(WatchedStep(app, watch.look(), watch.evidence))
+        with self._control.read_together():
+            for app in supervised_apps(self._control, self._app):
+                watch = self._watches.setdefault(app, AppWatch(self._control, app))
+                steps.append(WatchedStep(app, watch.look(), watch.evidence))
         return next((step for step in steps if step.is_due), steps[0])
 
 

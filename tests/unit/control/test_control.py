@@ -207,3 +207,25 @@ def test_what_people_files_and_paths_say_is_written_as_every_database_takes_it(c
                         assert len(value) <= (getattr(table.c[name].type, "length", None) or 4000), name
                         assert "\0" not in value
                         value.encode()
+
+
+# Transactions
+
+
+def test_reads_of_a_thread_share_a_transaction(control: Control) -> None:
+    checkouts: list[object] = []
+    event.listen(control.engine, "checkout", lambda connection, _record, _proxy: checkouts.append(connection))
+    with control.read_together():
+        assert control.desired("a") == {"s": "on", "t": "on"}
+        assert control.app("a")
+        with ThreadPoolExecutor(1) as another:
+            assert another.submit(control.app, "a").result()
+        assert len(checkouts) == 2, "another thread has its own"
+    assert control.app("a")
+    assert len(checkouts) == 3
+
+
+def test_a_transaction_that_failed_is_not_used_again(control: Control) -> None:
+    with pytest.raises(ControlError, match="no such table"), control.read_together(), control.begin() as c:
+        c.exec_driver_sql("SELECT * FROM not_there")
+    assert control.app("a")
