@@ -2,6 +2,7 @@
 
 from penstock.control.client import Control, connect
 from penstock.control.rows import (
+    OPEN_REPLACEMENT,
     Actor,
     AppRow,
     Desired,
@@ -18,6 +19,7 @@ from penstock.control.rows import (
 )
 
 __all__ = [
+    "OPEN_REPLACEMENT",
     "Actor",
     "AppRow",
     "Control",

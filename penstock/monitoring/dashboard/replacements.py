@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from penstock.control import ReplacementRow, ReplacementState
@@ -42,12 +42,21 @@ def replacement_views(rows: Sequence[ReplacementRow], now: int) -> list[Replacem
     newest: dict[str, ReplacementRow] = {}
     for row in rows:
         newest.setdefault(row.name, row)
-    views = [replacement_view(row, now) for row in rows if row.state == "cut" or newest[row.name] is row]
+    shown = [row for row in rows if row.state == "cut" or newest[row.name] is row]
+    return listed_views(shown, now, {row.name: row.id for row in rows if row.is_open})
+
+
+def listed_views(rows: Sequence[ReplacementRow], now: int, open_ids: Mapping[str, str]) -> list[ReplacementView]:
+    """Replacements in their order.
+
+    Args:
+        rows: Replacements.
+        now: Epoch ms.
+        open_ids: Ids of the open replacements, by stream.
+    """
+    views = [replacement_view(row, now) for row in rows]
     # What follows a cut is decided first.
-    return [
-        replace(view, actions=[]) if view.id != newest[view.name].id and newest[view.name].is_open else view
-        for view in views
-    ]
+    return [view if open_ids.get(view.name, view.id) == view.id else replace(view, actions=[]) for view in views]
 
 
 def replacement_view(row: ReplacementRow, now: int) -> ReplacementView:

@@ -10,11 +10,13 @@ import pytest
 
 from penstock.control import Actor, Control, tables
 from penstock.monitoring.dashboard.alarms import PAST_FOR
+from penstock.monitoring.dashboard.answers import parts
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.replacements import replacement_views
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import StateLimits
 from penstock.supervision.replacement_options import replacement_options
+from tests.unit.monitoring.page_moments import moment
 from tests.unit.monitoring.replacement_rows import FIGURES, NOW, ROW
 
 
@@ -64,6 +66,16 @@ def test_the_newest_of_each_stream_is_shown_and_the_one_to_go_back_from() -> Non
 def test_a_cut_is_not_confirmed_while_another_replacement_follows_it() -> None:
     rows = [replace(ROW, id="b", state="building"), replace(ROW, id="a", state="cut")]
     assert [view.actions for view in replacement_views(rows, NOW)] == [["cancel"], []]
+
+
+def test_a_page_of_replacements_has_the_same_actions(control: Control) -> None:
+    with control.begin() as c:
+        for identity, state in (("a", "cut"), ("b", "building"), ("c", "cut")):
+            row = {**asdict(ROW), "id": identity, "name": "others" if identity == "c" else ROW.name, "state": state}
+            c.execute(tables.replacement.insert().values(**row))
+    data = moment([], replacements=control.replacements())
+    shown = parts.replacement_list(data, control, 1)["replacements"]
+    assert {one.id: one.actions for one in shown} == {"a": [], "b": ["cancel"], "c": ["confirm", "back"]}
 
 
 def test_one_that_failed_lately_is_an_alarm() -> None:

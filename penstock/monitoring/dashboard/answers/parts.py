@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.control import Control
+from penstock.control import OPEN_REPLACEMENT, Control
 from penstock.monitoring.dashboard.answers.paging import PAGE, Pages, search
 from penstock.monitoring.dashboard.answers.streams import neighbour_row
 from penstock.monitoring.dashboard.backfills import run_view
 from penstock.monitoring.dashboard.model import SinkView, StreamView
 from penstock.monitoring.dashboard.page_data import PageData
-from penstock.monitoring.dashboard.replacements import replacement_view
+from penstock.monitoring.dashboard.replacements import listed_views
 
 
 def capture_list(data: PageData, q: str, page: int) -> dict[str, Any]:
@@ -63,7 +63,9 @@ def replacement_list(data: PageData, control: Control, page: int) -> dict[str, A
     """A page of replacements, newest first. page: counted from 1."""
     pages = Pages.of(page, control.replacement_count())
     rows = control.replacements(PAGE, pages.offset)
-    return {**vars(pages), "replacements": [replacement_view(row, data.now) for row in rows]}
+    open_ids = {one.name: one.id for one in data.view.replacements if one.state in OPEN_REPLACEMENT}
+    open_ids |= {row.name: row.id for row in rows if row.is_open}
+    return {**vars(pages), "replacements": listed_views(rows, data.now, open_ids)}
 
 
 def _running_sink(data: PageData, sink: SinkView) -> Mapping[str, Any]:
