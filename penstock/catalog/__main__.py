@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from penstock.catalog.catalog import Catalog
 from penstock.catalog.listing import document
 from penstock.catalog.partial import load_partial, mistakes_of_app
+from penstock.catalog.replacements import is_replaceable, replacement_obstacle
 from penstock.errors import PenstockError
 from penstock.host.child_output import redirect_stdout, write_result
 
@@ -33,11 +33,7 @@ def app_summary(app: str) -> dict[str, Any]:
     return {
         "names": names,
         "streams": any(name in catalog.streams for name in names),
-        "replaceable": [
-            name
-            for name in names
-            if name in catalog.streams.keys() - catalog.archives.keys() and not obstacles.get(name)
-        ],
+        "replaceable": [name for name in names if is_replaceable(catalog, name)],
         "irreplaceable": {name: obstacle for name, obstacle in obstacles.items() if obstacle},
         "schemas": [list(schema) for schema in catalog.written_schemas(app)],
         "topics": [
@@ -57,17 +53,6 @@ def app_summary(app: str) -> dict[str, Any]:
             if e not in mine and (e.path.suffix == ".py" or e.path.parent.name in ("sinks", "streams"))
         ],
     }
-
-
-def replacement_obstacle(catalog: Catalog, sink: str) -> str:
-    """Why the documents of a sink cannot be built anew beside those that readers see; empty if they can."""
-    stream = catalog.streams.get(sink)
-    if stream is None:
-        return "its store has no URL"
-    targets = set(stream.output_names)
-    if others := sorted(o.name for o in catalog.streams.values() if o is not stream and targets & set(o.output_names)):
-        return f"{', '.join(targets)} is written by {', '.join(others)}, too"
-    return next(filter(None, (output.replacement_obstacle for output in stream.outputs.values())), "")
 
 
 if __name__ == "__main__":

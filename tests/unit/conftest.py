@@ -82,6 +82,9 @@ class Ban(importlib.abc.MetaPathFinder):
 def poisoned(*args, **kwargs):
     raise AssertionError("a DAG file connects")
 
+def fields(dag):
+    return {k: dag.params.get_param(k) for k in dag.params}
+
 loaded = BANNED & set(sys.modules)
 sys.meta_path.insert(0, Ban())
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = sqlite3.connect = poisoned
@@ -95,7 +98,8 @@ print(json.dumps({
         "schedule": type(d.timetable).__name__ if d.schedule is not None else None,
         "active": d.max_active_runs, "failed": d.max_consecutive_failed_dag_runs, "paused": d.is_paused_upon_creation,
         "tags": sorted(d.tags), "doc": d.doc_md or "", "catchup": d.catchup, "tasks": [t.task_id for t in d.tasks],
-        "params": {k: d.params.get_param(k).schema for k in d.params},
+        "params": {k: p.schema for k, p in fields(d).items()},
+        "chosen": [k for k, p in fields(d).items() if not p.has_value and "enum" in p.schema],
     } for d in dags},
 }))
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from airflow.sdk import DAG, Param
 
@@ -12,6 +12,7 @@ from penstock.airflow.dags.base import note_param, penstock_dag
 from penstock.airflow.operators import EndOrphanedDrivers, OperateStreams, ReleaseStreams, SendHeartbeats
 from penstock.airflow.replacements import ReplaceStream
 from penstock.catalog import apps, partial_catalog
+from penstock.catalog.replacements import is_replaceable
 from penstock.model.output_mode import KeyedState
 from penstock.supervision.replacement_options import CutMode, WriteAtCut
 
@@ -69,24 +70,26 @@ def _target(description: str) -> Param:
     targets = [f"app {app}" for app in apps(catalog, errors)] + [
         f"stream {name}" for name in sorted(catalog.supervised)
     ]
-    return Param(targets[0] if targets else "", type="string", enum=targets or [""], description=description)
+    return _choice(targets, description)
+
+
+def _choice(names: Sequence[str], description: str) -> Param:
+    """The field of a form for one of these, which must be chosen: the first of them is hardly the one that is meant."""
+    return Param(type="string", enum=[*names] or [""], description=description)
 
 
 def replace() -> Iterator[DAG]:
     """A form to replace a running stream by a new version with state of its own."""
     catalog, _ = partial_catalog()
-    streams = sorted(catalog.streams.keys() - catalog.sinks.keys() - catalog.archives.keys())
+    streams = [name for name in sorted(catalog.streams) if is_replaceable(catalog, name)]
     with penstock_dag(
         REPLACE_DAG,
         description="replace a running stream by a new version",
         schedule=None,
         tags=["penstock", "operate"],
         params={
-            "stream": Param(
-                streams[0] if streams else "",
-                type="string",
-                enum=streams or [""],
-                description="Its new version is the code on the disk; at the cut that of the whole app is released.",
+            "stream": _choice(
+                streams, "Its new version is the code on the disk; at the cut that of the whole app is released."
             ),
             "begin": Param(
                 None,
@@ -116,7 +119,7 @@ def replace() -> Iterator[DAG]:
                 CutMode.auto.value,
                 type="string",
                 enum=[one.value for one in CutMode],
-                description="As soon as it has caught up, or by `penstock replacements cut`.",
+                description="As soon as it has caught up, or by `penstock replacements cut` or the operator page.",
             ),
             "in_place": Param(
                 False,
@@ -149,11 +152,8 @@ def rebuild() -> Iterator[DAG]:
         max_active_runs=1,
         tags=["penstock", "operate"],
         params={
-            "stream": Param(
-                rebuildable[0] if rebuildable else "",
-                type="string",
-                enum=rebuildable or [""],
-                description="It must be stopped, and its folds must declare how their state is restored.",
+            "stream": _choice(
+                rebuildable, "It must be stopped, and its folds must declare how their state is restored."
             ),
         },
         doc_md="For a stream whose checkpoint is lost, or cannot be read by the present code. Stop it with "

@@ -19,6 +19,7 @@ from penstock.control.repositories.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT
 from penstock.supervision import launch, release
+from tests.chaos.projects import other_project
 from tests.support import captures
 from tests.support.airflow_tasks import context, first, operator
 from tests.support.caches import clear_caches, unload_jobs
@@ -57,9 +58,35 @@ def test_the_other_dags(parsed: dict[str, Any]) -> None:
     form = dags["replace_stream"]["params"]
     assert form.keys() == {"stream", "begin", "rate", "write", "expect", "cut", "in_place", "archive", "note"}
     assert (form["write"]["enum"], form["cut"]["enum"]) == (["differing", "all", "none"], ["auto", "manual"])
-    assert set(form["stream"]["enum"]) == cat.streams.keys() - cat.sinks.keys() - cat.archives.keys()
+    assert set(form["stream"]["enum"]) == cat.streams.keys() - cat.archives.keys()
     for form in (dags["operate_streams"]["params"], dags["release_streams"]["params"]):
         assert set(form["target"]["enum"]) == {f"app {a}" for a in cat.apps} | {f"stream {s}" for s in cat.supervised}
+
+
+def test_no_form_names_a_stream_before_somebody_does(parsed: dict[str, Any]) -> None:
+    chosen = {name: dag["chosen"] for name, dag in parsed["dags"].items() if dag["chosen"]}
+    assert chosen == {
+        "operate_streams": ["target"], "release_streams": ["target"], "replace_stream": ["stream"],
+        "rebuild_streams": ["stream"],
+    }  # fmt: skip
+
+
+def test_the_form_of_replacements_has_the_sinks_that_can_be(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    airflow_home: None,  # noqa: ARG001
+) -> None:
+    from penstock.airflow.dags import operations
+
+    (tmp_path / "sql" / "sinks").mkdir(parents=True)
+    read = "READ clicks AS JSON (n BIGINT, at TIMESTAMP) APP shop {} AS SELECT n, at FROM clicks"
+    for name, more in (("all", ""), ("by-day", "SUFFIX DAY (at)")):
+        statement = f"INSERT INTO mongodb.shop.{name.replace('-', '_')} " + read.format(more)
+        (tmp_path / "sql" / "sinks" / f"{name}.sql").write_text(statement)
+    monkeypatch.setenv("PENSTOCK_MONGODB_URL", "mongodb://127.0.0.1:1")
+    with other_project(tmp_path, {}):
+        [dag] = operations.replace()
+    assert dag.params.get_param("stream").schema["enum"] == ["all"]
 
 
 def test_every_capture_has_its_dag(parsed: dict[str, Any]) -> None:
