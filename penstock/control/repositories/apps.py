@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection, delete, func, select, update
@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, func, select, update
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, first_row, insert_if_new, rows
 from penstock.control.repositories.actions import is_recorded, record_action
+from penstock.control.repositories.replacements import fail_replacement
 from penstock.control.rows import OPEN_REPLACEMENT, Actor, AppRow, Desired
 from penstock.model.declaration import REPLACEMENT_PREFIX, replacement_app
 
@@ -85,10 +86,14 @@ class AppRepository(ControlDatabase):
                     c.execute(update(s.stream).where(stream.name == name).values(values))
                 elif known[name].app != one.app and forget:
                     c.execute(update(s.stream).where(stream.name == name).values(app=one.app, absent_since=None))
+            t = s.replacement.c
+            replaced = select(t.name).where(t.state.in_(OPEN_REPLACEMENT), t.app.in_(list(declared.apps)))
+            kept = {replacement_app(name) for name in c.execute(replaced).scalars()}
+            # Those of an app whose file was away for a moment.
+            back = [name for name in kept if absent_apps.get(name)]
+            for table in (s.app, s.stream) if back else ():
+                c.execute(update(table).where(table.c.name.in_(back)).values(absent_since=None))
             if forget:
-                t = s.replacement.c
-                replaced = select(t.name).where(t.state.in_(OPEN_REPLACEMENT), t.app.in_(list(declared.apps)))
-                kept = {replacement_app(name) for name in c.execute(replaced).scalars()}
                 streams, apps = declared.supervised.keys() | kept, declared.apps.keys() | kept
                 _forget(c, known.keys() - streams, absent_apps.keys() - apps)
 
@@ -166,7 +171,7 @@ class AppRepository(ControlDatabase):
             return rows(AppRow, c.execute(query).mappings())
 
 
-def _forget(c: Connection, streams: Collection[str], apps: Collection[str]) -> None:
+def _forget(c: Connection, streams: Set[str], apps: Set[str]) -> None:
     """Mark streams and apps that are not declared, and delete those that were marked long ago."""
     for table, names, changed in ((s.stream, streams, {"changed_at": s.now_ms()}), (s.app, apps, {})):
         if names:
@@ -182,3 +187,5 @@ def _forget(c: Connection, streams: Collection[str], apps: Collection[str]) -> N
     if apps:
         kept = s.release.c.app.in_(select(s.app.c.name))
         c.execute(delete(s.release).where(s.release.c.app.in_(apps), ~kept))
+        for app in apps - set(c.execute(select(s.app.c.name)).scalars()):
+            fail_replacement(c, app, f"app {app} is not declared any more")

@@ -200,6 +200,12 @@ class ReplacementRepository(ControlDatabase):
         return row is not None
 
 
+def fail_replacement(c: Connection, app: str, why: str) -> None:
+    """Give the open replacement of an app, if there is one, the state `failed`."""
+    if row := _open(c, app):
+        _move(c, row.id, "failed", why=why)
+
+
 def _check_can_start(c: Connection, name: str, app: str, previous: str, running: str | None) -> None:
     if other := _open(c, app):
         raise ReplacementRefused(

@@ -24,6 +24,7 @@ DECLARED = cast(
     "DeclaredApps",
     SimpleNamespace(apps={"a": ()}, supervised={name: SimpleNamespace(name=name, app="a") for name in ("s", "t")}),
 )
+NOTHING = cast("DeclaredApps", SimpleNamespace(apps={}, supervised={}))
 
 
 @pytest.fixture
@@ -82,8 +83,31 @@ def test_a_replacement_has_an_app_with_its_code_and_is_in_no_list(control: Contr
 
 def test_it_ends_with_its_app(control: Control) -> None:
     ask(control)
-    control.sync(cast("DeclaredApps", SimpleNamespace(apps={}, supervised={})))
+    control.sync(NOTHING)
     assert control.desired("replacement:s") == {}, "its driver leaves"
+
+
+@pytest.mark.parametrize("forget", [True, False])
+def test_it_goes_on_when_its_app_is_declared_again(control: Control, forget: bool) -> None:
+    ask(control)
+    control.sync(NOTHING)
+    control.sync(DECLARED, forget=forget)
+    assert control.desired("replacement:s") == {"replacement:s": "on"}
+    assert control.app("replacement:s")
+
+
+def test_it_fails_when_its_app_is_forgotten(control: Control) -> None:
+    row = ask(control)
+    control.sync(NOTHING)
+    with control.begin() as c:
+        for table in (tables.app, tables.stream):
+            c.execute(update(table).values(absent_since=1))
+    control.sync(NOTHING)
+    ended = control.replacement(row.id)
+    assert ended
+    assert (ended.state, ended.why) == ("failed", "app a is not declared any more")
+    control.sync(DECLARED)
+    assert control.release("a", ME, digest="later") == 1, "it is no obstacle"
 
 
 def test_an_app_has_one_open_replacement_and_no_release_meanwhile(control: Control) -> None:
