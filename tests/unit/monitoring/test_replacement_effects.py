@@ -13,7 +13,7 @@ from penstock.monitoring.dashboard.answers.replacement_effects import replacemen
 from penstock.supervision.replacement_changes import CHANGES
 from penstock.supervision.replacement_options import replacement_options
 from tests.unit.monitoring.overviews import NOW, row
-from tests.unit.monitoring.page_moments import moment
+from tests.unit.monitoring.page_moments import declared, moment
 from tests.unit.monitoring.replacement_rows import FIGURES, ROW
 
 HELD = replace(ROW, reported_at=NOW - 1_000)
@@ -39,6 +39,23 @@ def test_a_cut_says_what_is_left_to_read_what_differs_and_who_else_restarts() ->
     assert written == "No row that was compared is written once more."
     assert effects("cut", state="queued", figures={})[0] == "The cut begins when it has caught up: it is queued."
     assert effects("cut", cut_requested_at=NOW) == ["Nothing changes: the cut is requested already."]
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "written"),
+    [
+        ("EmitFinal: window 1 min", {}, "No row that was compared is written once more: of `EmitFinal` each row is"),
+        ("Stateless", {}, "No row that was compared is written once more: of `Stateless` each row is"),
+        ("EmitFinal: window 1 min", {"back": True}, "Rows that differ are written once more,"),
+        ("EmitFinal: window 1 min", {"write": "all"}, "All rows that were compared are written once more."),
+        ("EmitChanges: window 1 min", {}, "Rows that differ are written once more,"),
+    ],
+)
+def test_a_cut_writes_no_row_again_where_each_is_written_once(mode: str, options: dict[str, Any], written: str) -> None:
+    known = declared({"name": "bundles", "kind": "stream", "output_mode": mode})
+    cut = replace(HELD, options={**HELD.options, **options})
+    found = replacement_effects(None, moment(OTHERS, known), cut, "cut")  # type: ignore[arg-type]
+    assert any(one.startswith(written) for one in found), found
 
 
 def test_the_cut_of_a_sink_says_what_its_store_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

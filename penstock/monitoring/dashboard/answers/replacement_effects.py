@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from penstock.control import Control, ReplacementRow
+from penstock.model.output_mode import EmitFinal, Stateless, StreamJoin
 from penstock.monitoring.dashboard.answers.effects import named
 from penstock.monitoring.dashboard.page_data import PageData
 from penstock.monitoring.dashboard.replacements import replacement_view
@@ -19,6 +20,8 @@ _WRITES = {
     "all": "All rows that were compared are written once more.",
     "none": "No row that was compared is written once more.",
 }
+# Output modes of which the cut writes no row that differs.
+_ONCE = {mode.__name__ for mode in (EmitFinal, Stateless, StreamJoin)}
 
 
 def replacement_effects(
@@ -50,13 +53,22 @@ def _cut(data: PageData, row: ReplacementRow) -> Iterator[str]:
         yield f"The documents of a sink are built anew, and not compared.{refused}"
     else:
         yield _compared(figures)
-        yield _WRITES[row.options.get("write", "differing")]
+        yield _written(data, row)
     others = [
         one.name for one in data.streams.values() if (one.app, one.desired) == (row.app, "on") and one.name != row.name
     ]
     if others:
         goes = "goes on in its next driver" if len(others) == 1 else "go on in its next driver"
         yield f"The cut is a release of `{row.app}`: {named(others)} {goes}, with offsets and state."
+
+
+def _written(data: PageData, row: ReplacementRow) -> str:
+    """Which rows the cut writes. What is declared may be newer than what is built, but hardly in its output mode."""
+    declared = data.declared(row.name) or {}
+    mode, write = str(declared.get("output_mode", "")).partition(":")[0], row.options.get("write", "differing")
+    if write == "differing" and mode in _ONCE and not row.options.get("back"):
+        return f"No row that was compared is written once more: of `{mode}` each row is written once."
+    return _WRITES[write]
 
 
 def _compared(figures: dict[str, Any]) -> str:
