@@ -156,6 +156,7 @@ def start_going_back(
     with _alone_on_host():
         needs = check_replacement(control, app, stream, last.previous)
     register_schemas(app, needs.schemas)
+    note = f"{note} (back to the version before)".strip()
     return control.request_replacement(
         stream, app, last.previous, last.digest, actor, {**options, "back": True}, note=note
     )

@@ -229,6 +229,7 @@ def test_a_stream_goes_back_to_the_code_that_it_had(p: Platform, code: Code) -> 
     back = go_back()
     assert (back.digest, back.previous, back.options["back"]) == (earlier, row.digest, True)
     assert code.commands[-1] == ("penstock.engine.checkpoint.plan_fingerprint", "a", "--except", "s")
+    assert p.control.actions()[0]["detail"] == "(back to the version before)"
     p.control.move_replacement(back.id, "cancelled")
     again = go_back()
     p.control.move_replacement(again.id, "cancelled")
