@@ -21,7 +21,7 @@ from penstock.engine.host_memory import lacking_memory
 from penstock.engine.replacement.cut import discard_documents, is_handed_over, show_documents
 from penstock.engine.replacement.folders import new_version_folder
 from penstock.engine.replacement.input_archive import find_archive
-from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
+from penstock.engine.replacement.replacement import Replacement, ReplacementOptions, ReplacementProgress
 from penstock.engine.replacement.step_error import StepInterrupted
 from penstock.engine.session import open_session, session_for
 from penstock.errors import BrokerError, ControlError, PenstockError, Wait
@@ -183,6 +183,9 @@ class ReplacementRun(ThreadRun):
         archive = find_archive(self._stream, self._streams) if row.options.get("archive", True) else None
         self._replacement = Replacement(self._stream, session, settings().bootstrap, root, row.id, options, archive)
         self._replacement.open()
+        if not row.figures:
+            # The first step may take minutes.
+            self._control.report_replacement(row.id, figures=_figures(self._replacement.progress))
         return self._replacement
 
     def _cut(self, row: ReplacementRow, stopping: threading.Event) -> float:
@@ -250,12 +253,7 @@ class ReplacementRun(ThreadRun):
     def _report(self, row: ReplacementRow, replacement: Replacement) -> None:
         self._interrupted, progress = 0, replacement.progress
         self.figures.rows_in, self.figures.lag = progress.records, progress.lag
-        compared = asdict(progress.comparison) if progress.comparison else {}
-        figures = {
-            "records": progress.records, "total": progress.total, "rate": progress.rate, "lag": progress.lag,
-            "remaining_ms": progress.remaining_ms, **compared,
-        }  # fmt: skip
-        self._control.report_replacement(row.id, why="", figures=figures)
+        self._control.report_replacement(row.id, why="", figures=_figures(progress))
 
     def _say(self, why: str) -> None:
         """Report what the replacement waits for, if the control database answers."""
@@ -312,6 +310,14 @@ class ReplacementDriver(Driver):
         stream = replaced_stream(name)
         assert stream
         return ReplacementRun(self.catalog.stream(stream), self._control, figures, self.catalog.streams.values())
+
+
+def _figures(progress: ReplacementProgress) -> dict[str, Any]:
+    compared = asdict(progress.comparison) if progress.comparison else {}
+    return {
+        "records": progress.records, "total": progress.total, "rate": progress.rate, "lag": progress.lag,
+        "remaining_ms": progress.remaining_ms, **compared,
+    }  # fmt: skip
 
 
 def options_of(options: dict[str, Any]) -> ReplacementOptions:

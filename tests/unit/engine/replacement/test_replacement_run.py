@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from penstock.control import Control, ProgressRow
+from penstock.control import Control, ProgressRow, ReplacementRow
 from penstock.engine.replacement import driver
 from penstock.engine.replacement.driver import MAX_INTERRUPTED, ReplacementRun
-from penstock.engine.replacement.replacement import Replacement
+from penstock.engine.replacement.replacement import Replacement, ReplacementProgress
 from penstock.engine.replacement.step_error import StepInterrupted
 from penstock.errors import PenstockError
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
@@ -123,3 +124,21 @@ def test_a_stop_ends_the_step_that_runs() -> None:
     run.stop()
     assert not run.active
     assert time.monotonic() - began < 10
+
+
+def test_how_much_there_is_to_read_is_reported_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = SimpleNamespace(open=lambda: None, progress=ReplacementProgress(total=70, lag=70))
+    for name in ("open_session", "session_for", "find_archive"):
+        monkeypatch.setattr(driver, name, lambda *_: None)
+    monkeypatch.setattr(driver, "Replacement", lambda *_: opened)
+    reported: list[dict[str, Any]] = []
+    control = SimpleNamespace(report_replacement=lambda _id, **values: reported.append(values))
+    run = ReplacementRun(STREAM, cast(Control, control), ProgressRow("replaced", "tests", "1"), ())
+    row = SimpleNamespace(id="r", app="tests", options={}, figures={})
+    run._open(cast(ReplacementRow, row))
+    [values] = reported
+    assert values.keys() == {"figures"}, "why a step runs again stays"
+    assert (values["figures"]["records"], values["figures"]["total"], values["figures"]["lag"]) == (0, 70, 70)
+    row.figures = values["figures"]
+    run._open(cast(ReplacementRow, row))
+    assert len(reported) == 1, "a later process does not begin anew"
