@@ -275,7 +275,7 @@ def _progress_facts(row: ReplacementRow) -> Facts:
     facts: Facts = [
         ("read", _read(row)),
         ("records/s", count(f.get("rate"))),
-        ("time left", _span(f.get("remaining_ms"))),
+        ("time left", _span(f.get("remaining_ms") or None)),
         ("lag", _number(f.get("lag"))),
         ("rows compared", _number(f.get("compared"))),
         ("equal, different", f"{_number(f.get('equal'))}, {_number(f.get('different'))}"),

@@ -128,6 +128,8 @@ def test_its_progress_and_comparison_are_shown(control: Control) -> None:
     assert "1,500 of 6,000 records (25%)" in run("replacements", "list")
     listed = json.loads(run("streams", "list", "--json"))
     assert [one["name"] for one in listed] == ["bundles", "summaries"], "a replacement is no stream"
+    control.report_replacement(row.id, figures={**FIGURES, "lag": 0, "remaining_ms": 0})
+    assert "time left - lag 0" in " ".join(run("replacements", "show", "bundles").split()), "it has caught up"
 
 
 def test_it_is_cut_cancelled_and_confirmed_when_its_state_allows_it(control: Control) -> None:
