@@ -25,9 +25,7 @@ class AgentsSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_AGENTS_", frozen=True)
 
-    run: bool = Field(
-        False, description="whether the streams run; their heartbeats use half a core even if no records arrive"
-    )
+    run: bool = Field(True, description="whether the streams run")
     offline_after: Duration = Field(
         timedelta(minutes=25),
         ge=timedelta(milliseconds=1),

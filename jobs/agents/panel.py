@@ -55,6 +55,5 @@ FLEET = Panel(
     status_names=("online", "offline"),
     since="since",
     cards=(CHECK_IN, ASSIGNMENT, ACCOUNT_ALERTS),
-    empty="No agent has checked in yet. The streams of the app run with `PENSTOCK_AGENTS_RUN=1`; "
-    "`python -m jobs.agents.simulator` sends check-ins.",
+    empty="No agent has checked in yet. `python -m jobs.agents.simulator` sends check-ins.",
 )
