@@ -30,6 +30,7 @@ from penstock.host import process, session
 from penstock.host.files import locked, make_private, owner_only
 from penstock.java import aot_cache, jar_sets, jars, runtime, spark_package
 from penstock.kafka.admin import ensure_topics
+from penstock.monitoring.collect.samples import RECEIPTS
 from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
@@ -91,6 +92,8 @@ class Platform:
         # What of the declarations cannot run now, and the streams that are not waited for because of it.
         self._problems: list[PenstockError] = []
         self._left_out: set[str] = set()
+        self._measuring: set[str] = set()
+        """Apps that read what the meter writes."""
 
     @property
     def servers(self) -> list[ManagedServer]:
@@ -256,7 +259,7 @@ class Platform:
 
     def _launch_first_driver(self, control: Control, report: ProgressReporter) -> str:
         """Launch the driver of one app ahead of the others, which Airflow launches; the app's name, empty if none."""
-        app = stream_start.first_app(control, self._left_out)
+        app = stream_start.first_app(control, self._left_out, self._measuring)
         # A cluster has cores of its own, and takes seconds for a submission.
         if app and self.settings.deploy != "cluster":
             with report.step(f"Launching the driver of app {app}, ahead of the others") as step:
@@ -283,6 +286,7 @@ class Platform:
         # What is new finds its tables and topics.
         broken_apps = {app.name for app in control.apps() if mistakes_of_app(app.name, catalog, broken_files)}
         new = control.desired().keys() - before.keys()
+        self._measuring = {stream.app for stream in catalog.streams.values() if stream.has_input_topic(RECEIPTS)}
         released = releases.release_what_changed(control, catalog, new, broken_apps)
         summary = f"{len(catalog.topics)} topics" + (f", {len(changed)} created or changed" if changed else "")
         summary += "".join(f"; released for {why}: {', '.join(names)}" for why, names in released.apps.items())

@@ -29,13 +29,14 @@ FRESH_MS = 60_000
 """Age of a last batch up to which it counts as of now."""
 
 
-def first_app(control: Control, left_out: Container[str]) -> str:
-    """The first app, by name, with wanted streams on Spark; empty if there is none.
+def first_app(control: Control, left_out: Container[str], busy: Container[str] = ()) -> str:
+    """The first app, by name, with wanted streams on Spark, of those that get records at once; empty if there is none.
 
     Args:
         left_out: Streams that cannot start now.
+        busy: Apps that get records at once. If none of them fits, it is one of the others.
     """
-    for app in control.apps():
+    for app in sorted(control.apps(), key=lambda app: app.name not in busy):
         desired = control.desired(app.name)
         wanted = [name for name in desired if desired[name] == "on" and name not in left_out]
         if wanted and launch.has_streams(app.name):

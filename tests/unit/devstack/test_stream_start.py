@@ -39,6 +39,10 @@ def test_the_first_app_is_the_first_with_wanted_streams_on_spark(control: Contro
     assert first_app(control, ()) == "metrics"
     assert first_app(control, {"minutes"}) == "metrics"
     assert first_app(control, {"minutes", "sums"}) == "quality"
+    declare(control, "agents-2", "calls")
+    assert first_app(control, ()) == "agents-2"
+    assert first_app(control, (), {"quality", "metrics"}) == "metrics", "it has something to show at once"
+    assert first_app(control, {"minutes", "sums", "counts"}, {"quality", "metrics"}) == "agents-2"
 
 
 def test_airflows_task_adopts_the_driver_that_up_has_launched(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
