@@ -283,7 +283,11 @@ def _progress_facts(row: ReplacementRow) -> Facts:
     ]
     if f.get("refused"):
         facts.append(("refused by the store", _number(f["refused"])))
-    return [*facts, ("pause of the output", _span(f["pause_ms"]))] if f.get("pause_ms") is not None else facts
+    if f.get("pause_ms") is not None:
+        facts.append(("pause of the output", _span(f["pause_ms"])))
+    elif f.get("pause_over_ms") is not None:
+        facts.append(("pause of the output", f"more than {_span(f['pause_over_ms'])}"))
+    return facts
 
 
 def _driver_facts(driver: DriverRow | None) -> Facts:

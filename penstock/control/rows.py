@@ -150,7 +150,7 @@ class ReplacementRow:
             `archive`: whether the archive of its input is read.
         figures: As its driver reported them: `records` of `total` read, `rate` in records/s, `remaining_ms`, `lag` in
             records; rows `compared`, `equal`, `different`, `only_new`, `only_running`, with `examples`; `pause_ms` of
-            the output at the cut.
+            the output at the cut, or `pause_over_ms` if the output still paused when it was last looked at.
         release_seq: Number of the release that the cut made.
     """
 

@@ -224,6 +224,10 @@ class ReplacementRun(ThreadRun):
                 self._control.report_replacement(row.id, figures={**figures, "pause_ms": goes_on_at - stopped_at})
                 break
             time.sleep(CUT_EVERY)
+        else:
+            if stopped_at:
+                pause = {"pause_over_ms": self._control.now() - stopped_at}
+                self._control.report_replacement(row.id, figures={**figures, **pause})
         return 0.0
 
     def _committed_at(self, row: ReplacementRow) -> int:

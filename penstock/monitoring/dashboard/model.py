@@ -278,6 +278,7 @@ class ReplacementView:
     refused: int | None
     examples: int
     pause_ms: int | None
+    pause_over_ms: int | None
     cut_requested: bool
     actions: list[str]
     actor: str

@@ -88,6 +88,7 @@ def replacement_view(row: ReplacementRow, now: int) -> ReplacementView:
         refused=figures.get("refused"),
         examples=len(figures.get("examples") or ()),
         pause_ms=figures.get("pause_ms"),
+        pause_over_ms=figures.get("pause_over_ms"),
         cut_requested=row.cut_requested_at is not None,
         actions=_actions(row),
         actor=row.actor,

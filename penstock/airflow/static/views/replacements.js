@@ -25,6 +25,11 @@ const ACTIONS = {
 };
 const OUTCOMES = { different: "differs", only_new: "only in the new version", only_running: "only in the running version", refused: "refused by the store" };
 
+const outputPause = ({ pause_ms, pause_over_ms }) => {
+  if (pause_ms != null) return `output paused ${f.span(pause_ms)}`;
+  return pause_over_ms == null ? "" : `output paused more than ${f.span(pause_over_ms)}`;
+};
+
 const showDifferences = ({ id, name }) =>
   openDialog({
     title: `Differences of ${name}`,
@@ -81,7 +86,7 @@ class ReplacementRow {
     attr(this.node, "data-alarm", r.alarm);
     this.state.show(r.state, r.why, { states, remedies: { [r.state]: remedies[r.state].replaceAll("NAME", r.name) } });
     const requested = r.cut_requested && r.actions.includes("cancel");
-    const cut = requested ? "cut is requested" : r.actions.includes("cut") ? "waits for the cut" : r.pause_ms == null ? "" : `output paused ${f.span(r.pause_ms)}`;
+    const cut = requested ? "cut is requested" : r.actions.includes("cut") ? "waits for the cut" : outputPause(r);
     text(this.cut, cut);
     text(c.Read.first, r.total ? `${f.count(r.records)} of ${f.count(r.total)}` : f.count(r.records));
     attr(c.Read.cell, "title", r.total ? `${f.exact(r.records)} of ${f.exact(r.total)}` : null);

@@ -142,3 +142,42 @@ def test_how_much_there_is_to_read_is_reported_before_the_first_step(monkeypatch
     row.figures = values["figures"]
     run._open(cast(ReplacementRow, row))
     assert len(reported) == 1, "a later process does not begin anew"
+
+
+class CutControl:
+    """A control database in which the stream's last batch was committed at `batch_at`, and the time is 70,000 ms."""
+
+    def __init__(self, *batch_at: int) -> None:
+        self.batch_at, self.figures = list(batch_at), dict[str, Any]()
+
+    def replacement(self, _id: str) -> SimpleNamespace:
+        return SimpleNamespace(figures={"records": 3})
+
+    def move_replacement(self, *_: object, **__: object) -> bool:
+        return True
+
+    def progress(self, _app: str) -> dict[str, SimpleNamespace]:
+        at = self.batch_at.pop(0) if len(self.batch_at) > 1 else self.batch_at[0]
+        return {"replaced": SimpleNamespace(batch_at=at)}
+
+    def report_replacement(self, _id: str, *, figures: dict[str, Any]) -> None:
+        self.figures = figures
+
+    def now(self) -> int:
+        return 70_000
+
+
+@pytest.mark.parametrize(
+    ("batch_at", "pause"),
+    [((10_000, 10_000, 12_500), {"pause_ms": 2_500}), ((10_000,), {"pause_over_ms": 60_000}), ((0,), None)],
+    ids=["ended", "longer", "no batch before"],
+)
+def test_the_pause_of_the_output(
+    batch_at: tuple[int, ...], pause: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "PAUSE_TIMEOUT", 0.3)
+    monkeypatch.setattr(driver, "CUT_EVERY", 0.01)
+    control = CutControl(*batch_at)
+    run = ReplacementRun(STREAM, cast(Control, control), ProgressRow("replaced", "tests", "1"), ())
+    run._end_cut(cast(ReplacementRow, SimpleNamespace(id="1", app="tests")), {"cut_ms": 7})
+    assert control.figures == ({"records": 3, "cut_ms": 7, **pause} if pause else {})
