@@ -126,7 +126,8 @@ def check_page(url: str, users: Mapping[str, tuple[str, Set[Permission]]]) -> No
             case = f"{user}: {method} {path} is answered by {status}"
             assert (status == 403) is not ({"view", needed} <= permissions), case
             assert status != 401, case
-            assert status < 500, case
+            # Without a broker, what reads topics says that it does not answer.
+            assert status < 500 or status == 503, case
 
 
 def check_origins(url: str, token: str) -> None:
