@@ -16,9 +16,9 @@ from penstock.cli.arguments import AsJson, DryRun, Note, Place, Recorded, look_u
 from penstock.cli.output import actor, clear_errors, console, emit, table
 from penstock.control import connect
 from penstock.errors import PenstockError
-from penstock.kafka.dead_letters import DeadLetter, open_consumer, printable, read_dead_letters
+from penstock.kafka.dead_letters import DeadLetter, printable, read_dead_letters
 from penstock.kafka.discard import discard
-from penstock.kafka.replay import Replay, end_of, replay, replay_keys
+from penstock.kafka.replay import Replay, end_of, read_replay_keys, replay
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
@@ -41,8 +41,7 @@ def list_letters(as_json: AsJson = False) -> None:
     still_open: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], int] = {}
     with clear_errors():
-        with open_consumer(settings().bootstrap) as reader:
-            noted = replay_keys(reader, settings().bootstrap)
+        noted = read_replay_keys(settings().bootstrap)
         for one in read_dead_letters(partial_catalog()[0].dead_letter_topics, settings().bootstrap):
             group = one.topic, one.stream, _kind(one)
             groups[group] += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.kafka.admin import ensure_topics
-from penstock.kafka.dead_letters import DeadLetter, open_consumer
+from penstock.kafka.dead_letters import DeadLetter
 from penstock.kafka.limits import ProducerRecord
 from penstock.kafka.replay import (
     RECORDS_PER_TRANSACTION,
@@ -20,7 +20,7 @@ from penstock.kafka.replay import (
     discard_key,
     end_of,
     letter_replays,
-    replay_keys,
+    read_replay_keys,
     sink_replays,
 )
 
@@ -64,7 +64,6 @@ def discard(chosen: Collection[DeadLetter], bootstrap: str, *, dry: bool = False
 
 
 def _results(letters: dict[bytes, DeadLetter], bootstrap: str) -> list[Discard]:
-    with open_consumer(bootstrap) as reader:
-        noted = replay_keys(reader, bootstrap)
+    noted = read_replay_keys(bootstrap)
     ordered = sorted(letters.values(), key=lambda letter: (letter.origin or ("", 0, 0), letter.stream, letter.offset))
     return [Discard(letter, end_of(letter, noted)) for letter in ordered]

@@ -178,6 +178,12 @@ def replayed_records(bootstrap: str) -> set[tuple[RecordLocation, str]]:
         }
 
 
+def read_replay_keys(bootstrap: str) -> set[bytes]:
+    """Returns what `replay_keys` returns, by a consumer of its own."""
+    with open_consumer(bootstrap) as reader:
+        return replay_keys(reader, bootstrap)
+
+
 def replay_keys(reader: Consumer, bootstrap: str) -> set[bytes]:
     """Returns the keys of all replays, of sinks and of discarded letters too."""
     return {as_bytes(message.key()) or b"" for message in _read_replays(reader, bootstrap)}
