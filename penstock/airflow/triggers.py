@@ -250,7 +250,7 @@ class HeartbeatTrigger(BaseTrigger):
                     self.log.info("heartbeats: %s", text)
                     logged_kind = kind
                 late = time.time() - until
-                if late >= 0 and (wait >= HANDOVER or late >= HANDOVER_TIMEOUT):
+                if late >= 0 and (beater.seconds_to_next() >= HANDOVER or late >= HANDOVER_TIMEOUT):
                     break
                 await asyncio.sleep(min(wait, RELEASES_EVERY))
                 if time.monotonic() - checked_at >= RELEASES_EVERY:

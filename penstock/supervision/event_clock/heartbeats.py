@@ -94,8 +94,12 @@ class HeartbeatSender:
         """The topics that get few heartbeats, as no reader waits for one: see `idle.py`."""
         return self._idle.topics
 
+    def seconds_to_next(self) -> float:
+        """Seconds until a heartbeat is due, if no record ends that a topic is idle."""
+        return min(self._next.values(), default=self._now() + int(LONGEST_WAIT * 1000)) / 1000 - self._clock()
+
     def run_once(self) -> float:
-        """Send the heartbeats that are due; seconds until the next one.
+        """Send the heartbeats that are due; seconds until it is to be called again.
 
         Raises:
             BrokerError: A heartbeat did not arrive. It is due again at once, with the time of then.
@@ -120,11 +124,10 @@ class HeartbeatSender:
         if due:
             self._send(due)
         longest = WATCH_EVERY if self._holds.watches else LONGEST_WAIT
-        if self._idle.topics:
+        # A record may come to an idle topic that would have got a heartbeat earlier.
+        if any(self._prompt(name, self._last[name]) < self._next[name] for name in self._idle.topics):
             longest = LOOK_EVERY
-        if not self._next:
-            return longest
-        return max(0.0, min(min(self._next.values()) / 1000 - self._clock(), longest))
+        return max(0.0, min(self.seconds_to_next(), longest))
 
     def _overdue(self, now: int) -> dict[str, int]:
         """Topics whose next heartbeat is overdue, with the age of the last one in ms."""
@@ -150,9 +153,13 @@ class HeartbeatSender:
         return at is not None and (last is None or at >= self._after(name, last))
 
     def _after(self, name: str, at: int) -> int:
-        of = self._windowed[name]
-        prompt = next_beat(of.topic, [reader.schedule for reader in self._holds.running(name) or of.readers], at)
+        prompt = self._prompt(name, at)
         return max(prompt, at + millis(self._idle.every(name))) if name in self._idle.topics else prompt
+
+    def _prompt(self, name: str, at: int) -> int:
+        """When a topic needs a heartbeat after the one of `at`, unless it is idle."""
+        of = self._windowed[name]
+        return next_beat(of.topic, [reader.schedule for reader in self._holds.running(name) or of.readers], at)
 
     def _moved(self, previous: EventTimeBound, bound: EventTimeBound) -> bool:
         return bool(bound.why) and abs((bound.at or 0) - (previous.at or 0)) >= HELD_EVERY * 1000

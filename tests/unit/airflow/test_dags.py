@@ -326,6 +326,9 @@ def test_heartbeats_continue_when_the_broker_is_back_and_end_at_a_release(
                 raise BrokerError("away")
             if len(calls) == 4:
                 control.release("chaos", Actor("me", "cli"))
+            return self.seconds_to_next()
+
+        def seconds_to_next(self) -> float:
             return 0.01 if len(calls) < 7 else 60.0
 
         def close(self) -> None:

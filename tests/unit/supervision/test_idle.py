@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from penstock.airflow.triggers import HANDOVER
 from penstock.catalog import HeartbeatReader, HeartbeatTopic, HeartbeatTopics, UpstreamWriter
 from penstock.control import Control, StreamProgress
 from penstock.errors import BrokerError
@@ -16,7 +17,8 @@ from penstock.model.output_mode import HeartbeatSchedule
 from penstock.streams import Topic
 from penstock.supervision.event_clock import heartbeats
 from penstock.supervision.event_clock.gating import EventTimeBound
-from penstock.supervision.event_clock.heartbeats import HeartbeatSender
+from penstock.supervision.event_clock.heartbeats import WATCH_EVERY, HeartbeatSender
+from penstock.supervision.event_clock.idle import LOOK_EVERY
 
 EVERY_SECOND = HeartbeatSchedule(timedelta(seconds=1), timedelta(milliseconds=500))
 EVERY_MINUTE = HeartbeatSchedule(timedelta(minutes=1))
@@ -214,6 +216,18 @@ def test_long_windows_have_their_heartbeats_as_ever(begin: Begin) -> None:
     world.run(10)
     assert world.run(180) == {"clicks": 3}
     assert idle(world) == {"clicks"}
+
+
+@pytest.mark.parametrize(("schedule", "looks"), [(EVERY_SECOND, LOOK_EVERY), (EVERY_MINUTE, WATCH_EVERY)])
+def test_another_sender_may_take_over_while_a_topic_is_idle(
+    begin: Begin, schedule: HeartbeatSchedule, looks: float
+) -> None:
+    """No heartbeat is due, and records are looked for only where one would be due earlier."""
+    world = begin({"clicks": read("counts", schedule=schedule)})
+    world.run(70)
+    assert idle(world) == {"clicks"}
+    assert world.sender.run_once() == looks
+    assert world.sender.seconds_to_next() > HANDOVER
 
 
 def chain(schedule: HeartbeatSchedule = EVERY_SECOND) -> HeartbeatTopics:
