@@ -26,7 +26,9 @@ WORKERS ?= 4
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
 SINKS ?= --kills 50 --outages 20
-BENCH ?= emission recovery faults distribution idle throughput walk_ins capture sinks rebuild backfill lag rows traces registry_formats expectations masks
+BENCH ?= emission recovery checkpoint_recovery faults distribution idle small_batch throughput walk_ins capture sinks \
+	sinks_mongodb rebuild replacement release_pause backfill lag agents views traces page rows registry_formats \
+	expectations masks scale
 SOURCES = penstock jobs dags plugins tests
 
 help: ## what there is to make
@@ -94,7 +96,7 @@ lint: test-env
 types: test-env
 	.venv/bin/mypy $(SOURCES)
 
-bench: test-env ## measure emission, recovery, faults, distribution, idle use, throughput, walk-ins, captures, sinks, rebuilds, backfills, lag, traces, formats of a registry, expectations and masks beside them; one: make bench BENCH=emission
+bench: test-env ## measure all that docs/benchmarks.md has, in several hours; one: make bench BENCH=emission
 	@for bench in $(BENCH); do \
 		test $$bench != idle || $(PENSTOCK) up --wait || exit 1; \
 		.venv/bin/python -m tests.bench.$$bench || exit 1; \

@@ -34,7 +34,7 @@ from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing.load import RecordSender
 from tests.bench import agents_load
 from tests.bench.agents_load import LARGE, Watched
-from tests.bench.common import during, quantile, table, write
+from tests.bench.common import Figures, during, quantile, table, write
 from tests.bench.jobs import spent
 from tests.chaos.drivers import Drivers, drivers
 from tests.support.wait import wait_until
@@ -238,7 +238,18 @@ def main(agents: int, rate: float, minutes: float) -> None:
     )
     text += table(["", "", "p50, s", "p99, s", "max, s"], delays) + "\n\n"
     text += table(["lag, records", "first third", "last third", "max", "batch, ms"], lags)
-    write("agents", text)
+    figures: Figures = {
+        "delay, s": {
+            "changes": within(found.changes, began, ended),
+            "changes of others beside the large account's": within(found.changes, found.changed, found.last),
+            "offline events": within(watched.offline, began, ended),
+            "alerts": within(watched.alerts, began, ended),
+        },
+        "lag, records": {name: course.lags(name, began, ended) for name in (*STREAMS, *VIEWS)},
+        "batch, ms": {name: course.batches(name, began, ended) for name in (*STREAMS, *VIEWS)},
+        "CPU, cores": {name: [share] for name, share in cores.items()},
+    }
+    write("agents", text, figures)
 
 
 if __name__ == "__main__":

@@ -90,15 +90,17 @@ def place(captures: Mapping[str, int]) -> Iterator[Place]:
 
 def latency() -> None:
     """From the commit until a read-committed consumer has the record."""
-    rows = []
+    delays: dict[str, list[float]] = {}
     with place({"orders": EVERY_MS}) as at:
         at.sql("INSERT INTO orders (name) SELECT CONCAT('order ', seq) FROM seq_1_to_10000")
         at.app_drivers.launch(APP)
         wait_until(lambda: _written(at, "orders") >= 10_000, what="the snapshot")
         for rate in (10, 1000):
-            rows.append([f"{rate:,}", *spread(_latencies(at, rate))])
+            delays[f"{rate:,}"] = _latencies(at, rate)
+    rows = [[rate, *spread(values)] for rate, values in delays.items()]
     about = f"A poll every {EVERY_MS} ms, {LATENCY_SECONDS} s of single-row updates at each rate."
-    write("capture-latency", f"{about}\n\n{table(['changes/s', 'changes', 'p50, s', 'p99, s', 'max, s'], rows)}")
+    text = f"{about}\n\n{table(['changes/s', 'changes', 'p50, s', 'p99, s', 'max, s'], rows)}"
+    write("capture-latency", text, {"delay at changes a second, s": delays})
 
 
 def _written(at: Place, name: str) -> int:
@@ -188,7 +190,9 @@ def snapshot(rows: int = ROWS, pairs: int = 3) -> None:
         for i, name in enumerate(names)
     ]
     about = f"{rows:,} rows of six columns, {pairs} of each in turn, medians."
-    write("capture-snapshot", f"{about}\n\n{table(['', 'rows/s', 'of the bare one', 'peak, MiB'], found)}")
+    text = f"{about}\n\n{table(['', 'rows/s', 'of the bare one', 'peak, MiB'], found)}"
+    rates = {name: [rows / r[i] for r in runs] for i, name in enumerate(names)}
+    write("capture-snapshot", text, {"rate, rows/s": rates}, chart="rate, rows/s")
 
 
 def _processes(part: ManagedServer) -> list[psutil.Process]:
@@ -275,7 +279,8 @@ def idle() -> None:
         memory = sum(p.memory_info().rss for p in processes) / MIB
     rows = [["captures' driver", f"{sum(used[:-1]):.1f} %", f"{memory:.0f} MiB"], ["MariaDB", f"{used[-1]:.1f} %", ""]]
     about = f"Twenty captures, a poll each second, no changes, {IDLE_SECONDS} s."
-    write("capture-idle", f"{about}\n\n{table(['', 'of one core', 'memory'], rows)}")
+    figures = {"CPU, % of a core": {"driver": [sum(used[:-1])], "MariaDB": [used[-1]]}}
+    write("capture-idle", f"{about}\n\n{table(['', 'of one core', 'memory'], rows)}", figures)
 
 
 app = typer.Typer(help=__doc__)

@@ -85,7 +85,11 @@ def main(records: int, rounds: int) -> None:
         "of one worker's", "CPU, s", "peak, MiB",
     ]  # fmt: skip
     about = f"{JOB}: {records:,} records, {KEYS:,} metrics, {rounds} rounds, medians."
-    write("distribution", f"{about}\n\n{table(head, rows)}")
+    figures = {
+        what: {f"{w} x {c} cores, {p} partitions": [of(m) for m in runs[w, c, p]] for w, c, p in LAYOUTS}
+        for what, of in (("rate, records/s", rate), ("rate of the second half, records/s", warm))
+    }
+    write("distribution", f"{about}\n\n{table(head, rows)}", figures)
 
 
 if __name__ == "__main__":

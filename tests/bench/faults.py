@@ -72,7 +72,8 @@ def main(times: int) -> None:
                     results[name].append(inject_fault(app))
             app.check_output()
     rows = [[name, *spread(seconds, 1)] for name, seconds in results.items()]
-    write("faults", table(["what happens", "times", "median, s", "p99, s", "max, s"], rows))
+    text = table(["what happens", "times", "median, s", "p99, s", "max, s"], rows)
+    write("faults", text, {"recovery, s": results})
 
 
 if __name__ == "__main__":

@@ -25,7 +25,11 @@ def main(minutes: float) -> None:
     rows = [[p.name, f"{p.cpu or 0:.1f} %", f"{(p.memory or 0) / MIB:.0f} MiB"] for p in used]
     cpu, memory = sum(p.cpu or 0 for p in used), sum(p.memory or 0 for p in used)
     rows.append(["**together**", f"**{cpu:.1f} %**", f"**{memory / MIB:.0f} MiB**"])
-    write("idle", table(["part", "of one core", "memory (PSS)"], rows))
+    figures = {
+        "CPU, % of a core": {p.name: [p.cpu or 0.0] for p in used},
+        "memory, MiB": {p.name: [(p.memory or 0) / MIB] for p in used},
+    }
+    write("idle", table(["part", "of one core", "memory (PSS)"], rows), figures, chart="CPU, % of a core")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from penstock.control import DriverRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.spark import SparkCluster
+from penstock.engine import shared_session
+from penstock.host import process
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partition_counts
@@ -68,9 +70,8 @@ class Servers:
 def start_servers() -> Iterator[Servers]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        config = {"log.retention.ms": "-1"}
         with (
-            Broker(home=home, port=free_port(2), config=config) as broker,
+            Broker(home=home, port=free_port(2), config={"log.retention.ms": "-1"}) as broker,
             MariaDB(home=home, port=free_port()) as mariadb,
         ):
             yield Servers(broker, mariadb, home)
@@ -81,43 +82,64 @@ def run_penstock(servers: Servers, job: str, **settings: str) -> Measured:
     return measured(servers, job, settings)
 
 
+def run_in_shared_jvm(servers: Servers, job: str) -> Measured:
+    """The same, where a JVM that apps share has started before and has run nothing yet. Its CPU and memory count."""
+    return measured(servers, job, {"PENSTOCK_TOGETHER": "all", "PENSTOCK_TOGETHER_MEMORY": "768m"})
+
+
 def measured(servers: Servers, job: str, settings: Mapping[str, str], cluster: SparkCluster | None = None) -> Measured:
     """The same. cluster: where its executors are, whose processes count too."""
     app, names, _ = EVERY[job]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
         project = PROJECT / "tests" / "bench" / "receipts"
         given_settings = {"PENSTOCK_DRIVER_MEMORY": "768m", **settings}
-        with drivers(servers.broker, servers.mariadb, home, project, **given_settings) as app_drivers:
-            streams = [catalog.load().stream(name) for name in names]
-            # With their markers: a stream that has one and no checkpoint is blocked.
-            drop(servers, [COMMITS.name, *(s.output_names[0] for s in streams)])
-            ensure_topics(catalog.load().topics.values(), servers.broker.bootstrap)
-            markers = CommitMarkers(servers.broker.bootstrap)
-            began = time.time()
-            driver = app_drivers.launch(app)
-            samples = RunSamples()
+        app_drivers = stack.enter_context(drivers(servers.broker, servers.mariadb, home, project, **given_settings))
+        streams = [catalog.load().stream(name) for name in names]
+        # With their markers: a stream that has one and no checkpoint is blocked.
+        drop(servers, [COMMITS.name, *(s.output_names[0] for s in streams)])
+        ensure_topics(catalog.load().topics.values(), servers.broker.bootstrap)
+        others = [part.record for part in cluster.servers] if cluster else []
+        if "PENSTOCK_TOGETHER" in settings:
+            others = [stack.enter_context(shared_jvm(home))]
+        markers = CommitMarkers(servers.broker.bootstrap)
+        before = sum(map(cpu_of, _processes(others)))
+        began = time.time()
+        driver = app_drivers.launch(app)
+        samples = RunSamples()
 
-            def all_cpu() -> float:
-                return spent(driver) + sum(map(cpu_of, _processes(cluster)))
+        def all_cpu() -> float:
+            return spent(driver) + sum(map(cpu_of, _processes(others))) - before
 
-            before = sum(map(cpu_of, _processes(cluster)))
-            with (
-                peak_memory(lambda: [*driver.session.processes(), *_processes(cluster)]) as peak,
-                sample_during(samples, all_cpu, lambda: markers.offsets(names)),
-            ):
-                source, done = input_topic_of(job), began
-                for stream in streams:
-                    done = markers.wait([stream.name], source, ends(servers, source))
-                    source = stream.output_names[0]
-                cpu = all_cpu() - before
-                samples.note(cpu, markers.offsets(names))
-            markers.close()
-            driver.session.kill()
+        with (
+            peak_memory(lambda: [*driver.session.processes(), *_processes(others)]) as peak,
+            sample_during(samples, all_cpu, lambda: markers.offsets(names)),
+        ):
+            source, done = input_topic_of(job), began
+            for stream in streams:
+                done = markers.wait([stream.name], source, ends(servers, source))
+                source = stream.output_names[0]
+            cpu = all_cpu()
+            samples.note(cpu, markers.offsets(names))
+        markers.close()
+        driver.session.kill()
         log = home / "checkpoints" / names[0] / "offsets" / "0"
         first = json.loads(log.read_text().splitlines()[1])["batchTimestampMs"] / 1000
         records = sum(ends(servers, input_topic_of(job)).values())
         return Measured(done - began, cpu, peak[0] / MIB, records, first - began, samples=samples)
+
+
+@contextmanager
+def shared_jvm(home: Path) -> Iterator[process.ProcessRecord]:
+    """The JVM that apps share runs during the block."""
+    shared_session.start()
+    record = process.read(home / "run", shared_session.name())
+    assert record
+    try:
+        wait_until(shared_session.is_ready, what="the shared JVM is ready")
+        yield record
+    finally:
+        record.session.kill()
 
 
 def spent(driver: DriverRow) -> float:
@@ -131,9 +153,8 @@ def cpu_of(one: psutil.Process) -> float:
     return 0.0
 
 
-def _processes(cluster: SparkCluster | None) -> list[psutil.Process]:
-    """Those of a cluster's daemons and of the executors that they started."""
-    records = [part.record for part in cluster.servers] if cluster else []
+def _processes(records: Iterable[process.ProcessRecord | None]) -> list[psutil.Process]:
+    """Those of a cluster's daemons and of the executors that they started, or of a shared JVM."""
     return [one for record in records if record for one in record.session.processes()]
 
 

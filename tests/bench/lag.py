@@ -198,7 +198,8 @@ def main(walks: int, rate: int) -> None:
         ratios = " / ".join(f"{a / b:.1f}" for a, b in zip(*figures, strict=True))
         rows.append([what, f"{len(took):,}", *(f"{s:.2f}" for s in figures[0]), ratios if took is not normal else ""])
     heads = ["beside", "walk-ins", "p50, s", "p95, s", "p99, s", "max, s", "of the normal ones"]
-    write("lag", f"{walks:,} walk-ins of yesterday, {rate} live ones a second.\n\n{table(heads, rows)}")
+    text = f"{walks:,} walk-ins of yesterday, {rate} live ones a second.\n\n{table(heads, rows)}"
+    write("lag", text, {"delay, s": found})
 
 
 if __name__ == "__main__":

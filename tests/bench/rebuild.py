@@ -124,7 +124,7 @@ def main(keys: int) -> None:
         ]
     ]
     heads = ["keys", "records", "rebuilt, s", "state, MiB", "peak memory, MiB", f"start and {keys // 100:,} more, s"]
-    write("rebuild", table(heads, rows))
+    write("rebuild", table(heads, rows), {"time, s": {"rebuilt": [result.seconds], "start and more": [after]}})
 
 
 if __name__ == "__main__":

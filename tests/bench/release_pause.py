@@ -119,10 +119,10 @@ def main(releases: int, replacements: int) -> None:
             seconds, own = pause_of_replacement(app, times, f"amount_{n}")
             replaced.append(seconds)
             measured.append(own)
-    rows = [["a release", *spread(released, 1)]] if released else []
-    if replaced:
-        rows += [["a replacement", *spread(replaced, 1)], ["the same, as `pause_ms` says", *spread(measured, 1)]]
-    write("release-pause", table(["pause of the output at", "times", "median, s", "p99, s", "max, s"], rows))
+    pauses = {"a release": released, "a replacement": replaced, "the same, as `pause_ms` says": measured}
+    rows = [[name, *spread(values, 1)] for name, values in pauses.items() if values]
+    text = table(["pause of the output at", "times", "median, s", "p99, s", "max, s"], rows)
+    write("release-pause", text, {"pause, s": pauses})
 
 
 if __name__ == "__main__":

@@ -162,7 +162,9 @@ def main(records: int) -> None:
         ["first batch of the new version", f"{first:.1f}", ""],
         ["the archive, written before", f"{archived:.1f}", f"{total / archived:,.0f}"],
     ]
-    write("replacement", table(["", "seconds", "records/s"], rows))
+    names = ("of the archive", "of the topic", "anew", "cut", "first batch")
+    values = ([of_archive], [of_topic], [anew], [cut], [first])
+    write("replacement", table(["", "seconds", "records/s"], rows), {"time, s": dict(zip(names, values, strict=True))})
 
 
 if __name__ == "__main__":

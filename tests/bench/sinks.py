@@ -123,7 +123,8 @@ def documents() -> None:
     ceiling = statistics.median(next(iter(rates.values())))
     found = [[n, f"{statistics.median(r):,.0f}", f"{statistics.median(r) / ceiling:.0%}"] for n, r in rates.items()]
     about = f"{DOCUMENTS:,} documents of {len(orjson.dumps(made[4711]))} bytes, {TURNS} of each in turn, medians."
-    write("sinks", f"{about}\n\n{table(['', 'documents/s', 'of the helper'], found)}")
+    text = f"{about}\n\n{table(['', 'documents/s', 'of the helper'], found)}"
+    write("sinks", text, {"rate, documents/s": rates}, chart="rate, documents/s")
 
 
 def helper(at: Place, made: list[dict[str, Any]]) -> float:
@@ -209,7 +210,8 @@ def latency() -> None:
     about = (
         f"{SECONDS} records, each sent when the one before was found; a batch and a refresh of the index each second."
     )
-    write("sinks-latency", f"{about}\n\n{table(['records', 'p50, s', 'p99, s', 'max, s'], [spread(found)])}")
+    text = f"{about}\n\n{table(['records', 'p50, s', 'p99, s', 'max, s'], [spread(found)])}"
+    write("sinks-latency", text, {"delay, s": {"records": found}})
 
 
 def searched(at: Place, number: int) -> bool:

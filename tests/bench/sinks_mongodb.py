@@ -239,7 +239,8 @@ def main(*, documents: int = 50_000, times: int = 3, sink: bool = True, connect:
     found = {way: statistics.median(rates) for way, rates in at.rates.items()}
     rows = [[way, f"{rate:,.0f}", f"{rate / ceiling:.0%}"] for way, rate in found.items()]
     about = f"{documents:,} documents of four fields, {PARALLEL} requests at once; medians of {times}."
-    write("sinks-mongodb", f"{about}\n\n{table(['', 'documents/s', 'of the client'], rows)}")
+    text = f"{about}\n\n{table(['', 'documents/s', 'of the client'], rows)}"
+    write("sinks-mongodb", text, {"rate, documents/s": at.rates}, chart="rate, documents/s")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ key by key, before any time is shown. Runs are in pairs, in alternating order; r
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -38,6 +38,7 @@ from tests.bench.jobs import (
     fill,
     output,
     receipts_topic,
+    run_in_shared_jvm,
     run_kafka_streams,
     run_penstock,
     same,
@@ -50,8 +51,6 @@ from tests.bench.steady import SteadyRate
 KEYS = 1000
 PAIRS = 5
 RECORDS = 10_000_000
-# Of the peer's variants other than the first.
-FEWER = 2
 PEER = "Kafka Streams"
 
 
@@ -78,44 +77,35 @@ HEAD = (
 
 
 Variants = dict[str, Callable[[], Measured]]
+OWN, SHARED = "Penstock", "Penstock, in a shared JVM that has started"
 
 
-def variants(servers: Servers, job: str, layout: peers.Layout) -> Variants:
-    """Kafka Streams with default settings, and then with settings that an expert would choose."""
-
-    def peer(**options: object) -> Callable[[], Measured]:
-        return lambda: run_kafka_streams(servers, job, **options)
-
-    by_name = {PEER: peer()}
-    if layout == "any":
-        return by_name
-    by_name[f"{PEER}, exactly once"] = peer(guarantee="exactly_once_v2")
+def variants(servers: Servers, job: str) -> Variants:
+    """Both sides, with settings that an expert would choose as well; ratios are to the first of Kafka Streams."""
+    by_name: Variants = {
+        OWN: lambda: run_penstock(servers, job),
+        PEER: lambda: run_kafka_streams(servers, job),
+        SHARED: lambda: run_in_shared_jvm(servers, job),
+        f"{PEER}, exactly once": lambda: run_kafka_streams(servers, job, guarantee="exactly_once_v2"),
+    }
     if job == "quality":
-        by_name[f"{PEER}, guarded"] = peer(guarded=True)
+        by_name[f"{PEER}, guarded"] = lambda: run_kafka_streams(servers, job, guarded=True)
     if runtime.find().version >= aot_cache.SINCE:
         by_name[f"{PEER}, with Java's cache"] = cached(servers, job)
     return by_name
 
 
-def compared(servers: Servers, job: str, others: Variants, pairs: int, say: Callable[[str], None]) -> list[list[str]]:
-    """The rows of a job: Penstock, and each variant with its ratio."""
-    mine: list[Measured] = []
-    runs: dict[str, list[Measured]] = {name: [] for name in others}
+def compared(servers: Servers, job: str, pairs: int, say: Callable[[str], None]) -> dict[str, list[Measured]]:
+    """The runs of each variant of a job."""
+    every = variants(servers, job)
+    runs: dict[str, list[Measured]] = {name: [] for name in every}
     for number in range(pairs):
         say(f"{job}: {number + 1} of {pairs}")
-        names = [name for name in others if name == PEER or number < FEWER]
-        for name in [None, *names] if number % 2 else [*names, None]:
-            if name is None:
-                mine.append(run_penstock(servers, job))
-            else:
-                runs[name].append(others[name]())
+        for name in every if number % 2 else reversed(every):
+            runs[name].append(every[name]())
         if number == 0:
             same(state(servers, output(job)), state(servers, f"peer-{JOBS[job][2]}"))
-    rows = [row(f"**{job}**: Penstock", mine)]
-    for name, measured in runs.items():
-        ratios = [other.wall_s / own.wall_s for own, other in zip(mine, measured, strict=False)]
-        rows.append(row(f"{job}: {name}", measured, ratios))
-    return rows
+    return runs
 
 
 Pairs = Annotated[int, typer.Option(help="runs of each job")]
@@ -124,35 +114,26 @@ app = typer.Typer(help=__doc__)
 
 @app.command()
 def beside(pairs: Pairs = PAIRS, job: Annotated[list[str] | None, typer.Option(help="; ".join(JOBS))] = None) -> None:
-    """Penstock beside Kafka Streams, set up in several ways."""
-    _beside("throughput", "canonical", pairs, job or list(JOBS))
-
-
-@app.command()
-def any_layout(pairs: Pairs = FEWER) -> None:
-    """The same with fields in any order and white space anywhere."""
-    _beside("throughput-any", "any", pairs, ["quality", "summaries, two stages"])
-
-
-def _beside(section: str, layout: peers.Layout, pairs: int, jobs: Sequence[str]) -> None:
-    """A table of its own for each job: should a later one fail, this one is written."""
-    about = f"{RECORDS:,} records, {KEYS:,} metrics, layout {layout}, {pairs} runs, medians"
-    fewer = f"; variants of the peer {FEWER} runs" if pairs > FEWER else ""
+    """From the start of the process, Penstock beside Kafka Streams, set up in several ways."""
+    about = f"{RECORDS:,} records, {KEYS:,} metrics, layout canonical, {pairs} runs of each in turn, medians"
     with start_servers() as servers, Progress() as progress:
         step = progress.add_task("generating", total=None)
-        fill(servers, RECORDS, KEYS, layout)
+        fill(servers, RECORDS, KEYS, "canonical")
         bare = row("bare consumer, 2 threads", [peers.run("consume", servers.broker.bootstrap)])
-        for job in jobs:
-            rows = compared(
-                servers,
-                job,
-                variants(servers, job, layout),
-                pairs,
-                lambda text: progress.update(step, description=text),
-            )
-            text = table(HEAD, [bare, *rows])
-            progress.console.print(text)
-            write(f"{section}-{JOBS[job][0]}", f"{about}{fewer}.\n\n{text}")
+        # A table of its own for each job: should a later one fail, this one is written.
+        for chosen in job or list(JOBS):
+            runs = compared(servers, chosen, pairs, lambda text: progress.update(step, description=text))
+            rows = [bare]
+            for name, measured in runs.items():
+                ratios = [peer.wall_s / one.wall_s for one, peer in zip(measured, runs[PEER], strict=True)]
+                rows.append(row(f"**{name}**" if name == OWN else name, measured, [] if name == PEER else ratios))
+            figures = {
+                "time from the start of the process, s": {n: [m.wall_s for m in r] for n, r in runs.items()},
+                "CPU, s": {name: [m.cpu_s for m in measured] for name, measured in runs.items()},
+                "memory, MiB": {name: [m.peak_rss_mib for m in measured] for name, measured in runs.items()},
+            }
+            section = f"throughput-{JOBS[chosen][0]}"
+            write(section, f"{about}.\n\n{table(HEAD, rows)}", figures, chart=next(iter(figures)))
 
 
 WARM = 30_000_000
@@ -169,9 +150,9 @@ def steady(pairs: Pairs = PAIRS, layout: Annotated[str, typer.Option(help="canon
     with start_servers() as servers, Progress() as progress:
         step = progress.add_task("generating", total=None)
         fill(servers, WARM, KEYS, chosen)
-        rows = [row for job in JOBS for row in _steady(servers, job, pairs, partial(progress.update, step), {})]
+        runs = {job: steady_runs(servers, job, pairs, partial(progress.update, step), {}) for job in JOBS}
     about = f"{WARM:,} records, {KEYS:,} metrics, layout {chosen}, {pairs} pairs, medians"
-    write(f"throughput-steady-{chosen}", f"{about}.\n\n{table(STEADY_HEAD, rows)}")
+    write_steady(f"throughput-steady-{chosen}", about, runs)
 
 
 @app.command()
@@ -199,68 +180,88 @@ def registry_format(
         schema_id = client.register(schema.subject_of(topic), schema.text, schema.kind)
         fill(servers, records, KEYS, chosen, schema_id)
         peer = {"layout": chosen, "schema": schema_id}
-        rows = _steady(servers, FORMATS[chosen], pairs, partial(progress.update, step), peer)
+        job = FORMATS[chosen]
+        runs = {job: steady_runs(servers, job, pairs, partial(progress.update, step), peer)}
         fill(servers, records, KEYS)
-        rows += _steady(servers, ONE_STAGE, pairs, partial(progress.update, step), {})
+        runs[ONE_STAGE] = steady_runs(servers, ONE_STAGE, pairs, partial(progress.update, step), {})
     about = f"{records:,} records, {KEYS:,} metrics, {pairs} pairs, medians"
-    write(f"throughput-{chosen}", f"{about}.\n\n{table(STEADY_HEAD, rows)}")
+    write_steady(f"throughput-{chosen}", about, runs)
 
 
-def _steady(
+@dataclass(frozen=True)
+class SteadyRun:
+    """A run, and its rate when warm."""
+
+    whole: Measured
+    warm: SteadyRate
+
+
+Runs = dict[str, list[SteadyRun]]
+"""The runs of a job, by who ran it."""
+STEADY: dict[str, Callable[[SteadyRun], float]] = {
+    "rate, 1000 records/s": lambda run: run.warm.records_s / 1000,
+    "CPU, s per million": lambda run: run.warm.cpu_s,
+    "whole run, s": lambda run: run.whole.wall_s,
+    "CPU of the whole run, s": lambda run: run.whole.cpu_s,
+    "memory, MiB": lambda run: run.whole.peak_rss_mib,
+}
+
+
+def steady_runs(
     servers: Servers,
     job: str,
     pairs: int,
     say: Callable[..., None],
     peer: Mapping[str, object],
-) -> list[list[str]]:
-    """The rows of a job. peer: what the peer is told besides."""
-    both: dict[str, list[SteadyRate]] = {"Penstock": [], PEER: []}
-    whole: dict[str, list[Measured]] = {"Penstock": [], PEER: []}
+) -> Runs:
+    """Run a job in pairs. peer: what the peer is told besides."""
+    runs: Runs = {OWN: [], PEER: []}
     for number in range(pairs):
         say(description=f"{job}: {number + 1} of {pairs}")
-        for who in ("Penstock", PEER) if number % 2 else (PEER, "Penstock"):
-            run = run_penstock(servers, job) if who == "Penstock" else run_kafka_streams(servers, job, **peer)
-            whole[who].append(run)
-            both[who].append(run.samples.steady(1 / 3, 1, run.records))
+        for who in runs if number % 2 else reversed(runs):
+            run = run_penstock(servers, job) if who == OWN else run_kafka_streams(servers, job, **peer)
+            runs[who].append(SteadyRun(run, run.samples.steady(1 / 3, 1, run.records)))
         if number == 0:
             same(state(servers, output(job)), state(servers, f"peer-{EVERY[job][2]}"))
-    return _steady_rows(job, both, whole)
+    return runs
 
 
-def _steady_rows(job: str, both: dict[str, list[SteadyRate]], whole: dict[str, list[Measured]]) -> list[list[str]]:
+def write_steady(section: str, about: str, runs: Mapping[str, Runs]) -> None:
+    by_series = {f"{job}: {who}": measured for job, of_job in runs.items() for who, measured in of_job.items()}
+    values = {what: {name: list(map(of, found)) for name, found in by_series.items()} for what, of in STEADY.items()}
     rows = []
-    for who in both:
-        middle = [
-            statistics.median(s.records_s for s in both[who]) / 1000,
-            statistics.median(s.cpu_s for s in both[who]),
-            statistics.median(m.wall_s for m in whole[who]),
-            statistics.median(m.cpu_s for m in whole[who]),
-            statistics.median(m.peak_rss_mib for m in whole[who]),
-        ]
-        figures = [f"{value:.{digits}f}" for value, digits in zip(middle, (0, 2, 1, 0, 0), strict=True)]
-        ratios = ["", "", ""]
-        if who == "Penstock":
-            pairs = list(zip(both["Penstock"], both[PEER], strict=True))
-            runs = list(zip(whole["Penstock"], whole[PEER], strict=True))
-            ratios = [
-                f"{statistics.median(own.records_s / other.records_s for own, other in pairs):.2f}",
-                f"{statistics.median(own.cpu_s / other.cpu_s for own, other in pairs):.2f}",
-                f"{statistics.median(other.wall_s / own.wall_s for own, other in runs):.2f}",
-            ]
-        rows.append([f"**{job}**: {who}" if who == "Penstock" else f"{job}: {who}", *figures, *ratios])
-    return rows
+    for job, of_job in runs.items():
+        ratios = ratios_of(of_job)
+        for who in of_job:
+            name = f"{job}: {who}"
+            medians = [statistics.median(series[name]) for series in values.values()]
+            figures = [f"{value:.{digits}f}" for value, digits in zip(medians, (0, 2, 1, 0, 0), strict=True)]
+            rows.append([f"**{job}**: {who}", *figures, *ratios] if who == OWN else [name, *figures, "", "", ""])
+    write(section, f"{about}.\n\n{table(STEADY_HEAD, rows)}", values, chart=next(iter(STEADY)))
+
+
+def ratios_of(runs: Runs) -> list[str]:
+    """Of the rates when warm, of their CPU, and of the whole runs; medians of the pairs."""
+    pairs = list(zip(runs[OWN], runs[PEER], strict=True))
+    ratios = (
+        [own.warm.records_s / peer.warm.records_s for own, peer in pairs],
+        [own.warm.cpu_s / peer.warm.cpu_s for own, peer in pairs],
+        [peer.whole.wall_s / own.whole.wall_s for own, peer in pairs],
+    )
+    return [f"{statistics.median(ratio):.2f}" for ratio in ratios]
 
 
 @app.command()
 def scaling() -> None:
     """What records and keys cost: one run each."""
-    rows = []
+    rows: list[list[object]] = []
+    times: dict[str, list[float]] = {}
     with start_servers() as servers, Progress() as progress:
         step = progress.add_task("", total=None)
-        for records, keys in ((1, KEYS), (3, KEYS), (10, KEYS), (10, 10), (10, 100_000)):
+        for records, keys in ((1, KEYS), (10, KEYS), (10, 10), (10, 100_000)):
             progress.update(step, description=f"{records} million records, {keys} metrics")
             fill(servers, records * 1_000_000, keys)
-            for job in ("quality", "summaries, two stages"):
+            for job in JOBS:
                 own, other = run_penstock(servers, job), run_kafka_streams(servers, job)
                 same(state(servers, output(job)), state(servers, f"peer-{JOBS[job][2]}"))
                 figures = [
@@ -269,65 +270,22 @@ def scaling() -> None:
                     for figure, digits in ((m.wall_s, 1), (m.cpu_s, 1), (m.peak_rss_mib, 0))
                 ]
                 rows.append([job, f"{records} million", f"{keys:,}", *figures])
+                name = f"{job}, {records} million records, {keys:,} metrics"
+                times |= {f"{name}: {OWN}": [own.wall_s], f"{name}: {PEER}": [other.wall_s]}
     who = ("", "of Kafka Streams")
     head = ["", "records", "metrics", *(f"{what} {w}".strip() for w in who for what in ("wall, s", "CPU, s", "MiB"))]
-    write("throughput-scaling", table(head, rows))
-
-
-STATE = "spark.sql.streaming.stateStore."
-CHECKPOINTS = "org.apache.spark.sql.execution.streaming."
-# What is not set by default, by name: the settings it takes.
-OTHERWISE: dict[str, dict[str, str]] = {
-    "state in the JVM's heap (HDFSBackedStateStoreProvider)": {
-        "PENSTOCK_DRIVER_MEMORY": "2g",
-        "PENSTOCK_SPARK_CONF": json.dumps(
-            {f"{STATE}providerClass": f"{CHECKPOINTS}state.HDFSBackedStateStoreProvider"}
-        ),
-    },
-    "snapshots of the state instead of changelogs": {
-        "PENSTOCK_SPARK_CONF": json.dumps({f"{STATE}rocksdb.changelogCheckpointing.enabled": "false"})
-    },
-    "Spark's own manager of checkpoint files": {
-        "PENSTOCK_SPARK_CONF": json.dumps(
-            {
-                "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}checkpointing."
-                "FileContextBasedCheckpointFileManager"
-            }
-        )
-    },
-    "parallel collector": {"PENSTOCK_JAVA_OPTIONS": "-XX:+UseParallelGC -XX:NewRatio=1"},
-    "G1 collector": {"PENSTOCK_JAVA_OPTIONS": "-XX:+UseG1GC"},
-    "plans adapted while they run": {"PENSTOCK_SPARK_CONF": json.dumps({"spark.sql.adaptive.enabled": "true"})},
-}
-
-
-@app.command()
-def otherwise() -> None:
-    """Both stages of the summaries with settings other than the default ones: one run each, the default's three."""
-    job, rows = "summaries, two stages", list[list[str]]()
-    with start_servers() as servers, Progress() as progress:
-        step = progress.add_task("generating", total=None)
-        fill(servers, RECORDS, KEYS)
-        usual: list[Measured] = []
-        for name, options in OTHERWISE.items():
-            progress.update(step, description=name)
-            if len(usual) < 3:
-                usual.append(run_penstock(servers, job))
-            rows.append(row(name, [run_penstock(servers, job, **options)])[:-1])
-        rows.insert(0, row("as it is", usual)[:-1])
-    write("throughput-otherwise", table(HEAD[:-1], rows))
+    write("throughput-scaling", table(head, rows), {"time from the start of the process, s": times})
 
 
 @app.callback(invoke_without_command=True)
 def main(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         beside()
-        any_layout()
         steady()
+        steady(layout="any")
         registry_format("avro")
         registry_format("protobuf")
         scaling()
-        otherwise()
 
 
 if __name__ == "__main__":

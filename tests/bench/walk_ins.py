@@ -106,7 +106,8 @@ def main(probes: int, pairs: int) -> None:
         f"{probes:,} probes of {DEVICES:,} devices at {BUSINESSES} businesses, {expected.total():,} walk-ins, "
         f"{pairs} pairs, medians."
     )
-    write("walk-ins", f"{about}\n\n{table(HEAD, rows(both))}")
+    rates = {who: [m.samples.steady(1 / 3, 1, m.records).records_s for m in runs] for who, runs in both.items()}
+    write("walk-ins", f"{about}\n\n{table(HEAD, rows(both))}", {"rate, probes/s": rates}, chart="rate, probes/s")
 
 
 if __name__ == "__main__":

@@ -199,8 +199,14 @@ class Platform:
 
 
 @contextmanager
-def start_platform(home: Path, deploy: str = "client") -> Iterator[Platform]:
-    """Start the platform and send numbers; stop all at the end. deploy: where the driver runs."""
+def start_platform(home: Path, deploy: str = "client", together: str = "") -> Iterator[Platform]:
+    """Start the platform and send numbers; stop all at the end.
+
+    Args:
+        home: The folder of all files.
+        deploy: Where the driver runs.
+        together: The apps that share a JVM.
+    """
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
@@ -209,6 +215,7 @@ def start_platform(home: Path, deploy: str = "client") -> Iterator[Platform]:
             "PENSTOCK_STUCK_AFTER": 15,
             "PENSTOCK_LEASE_TTL": 8,
             "PENSTOCK_DRAIN_TIMEOUT": 30,
+            "PENSTOCK_TOGETHER": together,
             **SCHEDULER_TIMEOUTS,
         }
         if deploy == "cluster":
