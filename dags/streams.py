@@ -6,5 +6,7 @@ One file: Airflow parses each file every minute, and each that reads the declara
 from penstock.airflow.dags import declare_dags
 
 globals().update(
-    declare_dags("streams", "captures", "backfills", "partitions", "operate", "release", "replace", "rebuild")
+    declare_dags(
+        "streams", "captures", "backfills", "partitions", "archives", "operate", "release", "replace", "rebuild"
+    )
 )

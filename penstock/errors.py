@@ -144,7 +144,8 @@ class MissingExtra(PenstockError):
 EXTRAS = {
     "authlib": "registry", "fastavro": "registry", "grpc_tools": "registry", "ptars": "registry",
     "bson": "mongodb", "pymongo": "mongodb", "elastic_transport": "elasticsearch", "elasticsearch": "elasticsearch",
-    "openlineage": "lineage", "psycopg": "postgres", "watchfiles": "devstack",
+    "openlineage": "lineage", "psycopg": "postgres", "pyiceberg": "s3", "pyiceberg_core": "s3",
+    "watchfiles": "devstack",
 }  # fmt: skip
 
 

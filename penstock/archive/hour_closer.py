@@ -1,13 +1,11 @@
-"""Closes the hours of an archive: joins small files and writes a manifest of the hour.
+"""Closes the hours of an archive: joins small files, and says what each hour holds.
 
 An hour is closed when its end is longer ago than `ArchiveOutput.wait` by the clock, and all records that the topic held
 at that time are archived. A thread beside the writer checks this every few seconds. A record that arrives later opens
-its hour again; after the same wait a manifest with the next revision is written.
+its hour again; after the same wait it is closed with the next revision.
 
-The order of writes is: joined files, manifest, state. The state refers to the manifest and no longer to the small
-files. It is one object, so a reader sees either the old files or the new ones. After a crash before the state is
-written, the new objects are not referenced. Objects that are no longer referenced are deleted an hour later, because
-readers may still use an older state.
+The joined files replace the small ones in one commit of the table. The row that closes the hour follows it
+(`penstock.archive.closed_hours`). After a crash between the two the hour is still open, and there is nothing to join.
 """
 
 from __future__ import annotations
@@ -16,20 +14,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.archive import layout, parquet
-from penstock.archive.layout import ArchiveFile, ArchiveState, ClosedHour, HourManifest, merge_spans
+from penstock.archive.closed_hours import ClosedHour
+from penstock.archive.reader import read_batches, spans_of_file
+from penstock.archive.state import ArchiveState, Spans, hour_end, hour_start, merge_spans, span_difference
 from penstock.errors import BrokerError, LeaseLost, PenstockError, SinkError, Wait
 from penstock.kafka.admin import admin, log_end_offsets, partition_counts, topic_ids
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
     from penstock.archive.stream import ArchiveOutput
+    from penstock.archive.table import ArchiveFile
     from penstock.archive.writer import ArchiveWriter
-    from penstock.object_store.bucket import Bucket
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,6 @@ TopicEndsReader = Callable[[Sequence[str]], TopicEnds]
 
 CHECK_INTERVAL = 10.0
 """Seconds between two checks."""
-GARBAGE_GRACE = 3600.0
-"""Seconds for which readers may use objects that the newest state no longer refers to."""
 
 
 def read_topic_ends(topics: Sequence[str], bootstrap: str) -> TopicEnds:
@@ -79,7 +77,7 @@ class HourCloser:
     """Closes the hours of a writer's archive, in a thread of its own.
 
     Args:
-        writer: The writer, whose state is changed.
+        writer: The writer, whose table is changed.
         output: The archive.
         read_topic_ends: Reads the ends of topics.
         clock: Returns epoch seconds.
@@ -94,6 +92,7 @@ class HourCloser:
     ) -> None:
         self._writer, self._output, self._read_topic_ends, self._clock = writer, output, read_topic_ends, clock
         self._ends: dict[str, TopicEnds] = {}
+        self._closed_at: dict[str, float] = {}
         self._stop = threading.Event()
         self._last_error = ""
 
@@ -104,7 +103,7 @@ class HourCloser:
         self._stop.set()
 
     def close_due_hours(self) -> None:
-        """Close the hours that are due, and delete unreferenced objects.
+        """Close the hours that are due.
 
         An hour that cannot be closed does not stop the others; the first error is raised in the end.
         """
@@ -119,7 +118,6 @@ class HourCloser:
                 raise
             except Exception as e:
                 errors.append(e)
-        self._delete_garbage()
         if errors:
             raise errors[0]
 
@@ -140,11 +138,9 @@ class HourCloser:
                 self._last_error = str(e)
 
     def _due_hours(self) -> Iterator[str]:
-        state, now = self._writer.state, self._clock()
-        for hour in sorted(state.open):
-            end = layout.hour_end(hour).timestamp()
-            closed = state.closed.get(hour)
-            if now >= max(end, closed.at if closed else 0.0) + self._output.wait:
+        now = self._clock()
+        for hour in sorted(self._writer.open_hours):
+            if now >= max(hour_end(hour).timestamp(), self._closed_at.get(hour, 0.0)) + self._output.wait:
                 yield hour
             else:
                 self._ends.pop(hour, None)
@@ -159,86 +155,72 @@ class HourCloser:
         return [hour for hour in hours if not unarchived(self._writer.state, self._ends[hour])]
 
     def _close(self, hour: str) -> None:
-        writer, state = self._writer, self._writer.state
-        new_files, previous = state.open[hour], state.closed.get(hour)
-        closed_files = read_manifest(writer.store, previous).files if previous else ()
-        files, replaced = self._join_small_files(hour, [*closed_files, *new_files])
-        revision = previous.revision + 1 if previous else 1
-        spans = merge_spans(file.spans for file in files)
-        manifest = HourManifest(self._output.archive, hour, revision, spans, tuple(files))
-        key = layout.manifest_name(hour, f"{writer.claim}-{writer.next_serial():09}", revision)
-        writer.store.put(key, manifest.write())
-        size, now = sum(file.size for file in files), self._clock()
-        unreferenced = [*(file.key for file in replaced), *([previous.key] if previous else [])]
+        writer = self._writer
         with writer.lock:
-            state = writer.state
-            open_hours = {h: other for h, other in state.open.items() if h != hour}
-            if late_files := tuple(file for file in state.open[hour] if file not in new_files):
-                open_hours[hour] = late_files
-            closed = {**state.closed, hour: ClosedHour(key, revision, manifest.rows, size, len(files), now)}
-            garbage = {**state.garbage, **dict.fromkeys(unreferenced, now)}
-            writer.commit(replace(state, open=open_hours, closed=closed, garbage=garbage))
-            writer.counters.closed += 1
+            # What is written from here on opens it again.
+            writer.open_hours.discard(hour)
+            found, snapshot = writer.table.files_of_hour(hour), writer.table.snapshot_id
+        try:
+            files, joined = self._join_small_files(hour, found)
+            previous = writer.closed_hours.read(hour_start(hour), hour_start(hour)).get(hour)
+            spans, now = merge_spans(one for *_, one in files), self._clock()
+            closed = ClosedHour(
+                hour, previous.revision + 1 if previous else 1, now, sum(s.rows for s in spans.values()),
+                sum(size for size, _ in files), len(files), joined or snapshot or 0, spans,
+            )  # fmt: skip
+            writer.closed_hours.add([closed])
+        except BaseException:
+            with writer.lock:
+                writer.open_hours.add(hour)
+            raise
+        self._closed_at[hour] = now
+        writer.counters.closed += 1
         self._ends.pop(hour, None)
 
-    def _join_small_files(self, hour: str, files: Sequence[ArchiveFile]) -> tuple[list[ArchiveFile], list[ArchiveFile]]:
-        """Join the small files of an hour; returns its files, and the files that were joined."""
-        joined: list[ArchiveFile] = []
-        replaced: list[ArchiveFile] = []
+    def _join_small_files(self, hour: str, files: Sequence[ArchiveFile]) -> tuple[list[tuple[int, Spans]], int | None]:
+        """Join the small files of an hour.
+
+        Returns:
+            The size and the records of each file that it has then, and the snapshot that has them; None if nothing was
+            joined.
+        """
+        writer, table = self._writer, self._writer.table
+        result: list[tuple[int, Spans]] = []
+        added: list[DataFile] = []
+        removed: list[ArchiveFile] = []
         for group in group_small_files(files, self._output.target):
+            spans = merge_spans(spans_of_file(table, file) for file in group)
             if len(group) == 1:
-                joined += group
+                result.append((group[0].size, spans))
                 continue
-            joined.append(self._join_files(hour, group))
-            replaced += group
-        return joined, replaced
-
-    def _join_files(self, hour: str, files: Sequence[ArchiveFile]) -> ArchiveFile:
-        store, key = self._writer.store, self._writer.new_file_name(hour)
-
-        def tables() -> Iterator[pa.Table]:
-            for file in files:
-                with store.open_input(file.key) as source:
-                    yield from parquet.read_tables(source)
-
-        with store.open_output(key) as out:
-            spans = parquet.copy_records(tables(), out)
-            size = out.tell()
-        if spans != merge_spans(file.spans for file in files):
-            raise SinkError(
-                f"files of hour {hour} do not hold what was written to them",
-                got=", ".join(store.url(file.key) for file in files[:5]),
-                hint=f"find the file with `penstock archives verify {self._output.archive}`, and restore it from a "
-                "version or backup of the bucket; the hour stays open",
-            )
-        return ArchiveFile(key, size, spans)
-
-    def _delete_garbage(self) -> None:
-        writer, now = self._writer, self._clock()
-        expired = [key for key, since in writer.state.garbage.items() if now - since > GARBAGE_GRACE]
-        if not expired:
-            return
-        for key in expired:
-            writer.store.delete(key)
+            parts = (part for file in group for part in read_batches(table, file))
+            entry, written = table.write_file(hour, parts)
+            if difference := span_difference(spans, written):
+                raise SinkError(
+                    f"files of hour {hour} do not hold what was written to them",
+                    got=f"{difference}; in {', '.join(table.bucket.url(file.key) for file in group[:5])}",
+                    hint=f"find the file with `penstock archives verify {self._output.archive}`, and restore it from a "
+                    "version or backup of the bucket; the hour stays open",
+                )
+            result.append((entry.file_size_in_bytes, written))
+            added.append(entry)
+            removed += group
+        if not added:
+            return result, None
         with writer.lock:
-            garbage = {key: since for key, since in writer.state.garbage.items() if key not in expired}
-            writer.commit(replace(writer.state, garbage=garbage))
-
-
-def read_manifest(store: Bucket, closed: ClosedHour) -> HourManifest:
-    """The manifest of a closed hour.
-
-    Raises:
-        SinkError: The object is no manifest.
-    """
-    return HourManifest.read(store.get(closed.key), store.url(closed.key))
+            writer.commit(writer.state, added, removed)
+            return result, table.snapshot_id
 
 
 def group_small_files(files: Sequence[ArchiveFile], target: int) -> list[list[ArchiveFile]]:
-    """Groups of files to join, in order of name; a file of at least half the target's size is a group of its own."""
-    groups = [[file] for file in files if file.size * 2 >= target]
+    """Groups of files to join, in order of name; a file of at least half the target's size is a group of its own, and
+    so is one that another program has deleted rows of."""
+    groups: list[list[ArchiveFile]] = []
     group: list[ArchiveFile] = []
-    for file in sorted((file for file in files if file.size * 2 < target), key=lambda file: file.key):
+    for file in sorted(files, key=lambda file: file.key):
+        if file.size * 2 >= target or file.has_deletes:
+            groups.append([file])
+            continue
         group.append(file)
         if sum(member.size for member in group) >= target:
             groups.append(group)

@@ -1,9 +1,13 @@
-"""Reads the records of an archive as Arrow tables, and compares each file with its entry in the state or manifest."""
+"""Reads the records of an archive as Arrow tables, and compares each file with what was written.
+
+Each data file says in its own metadata which records it has, and has a checksum for each page; each closed hour says
+which records it had. So a file that is cut off, changed, missing or of another program is found.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,175 +16,150 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.archive import layout
-from penstock.archive import parquet as records
-from penstock.archive.hour_closer import read_manifest
-from penstock.archive.layout import ArchiveFile, ArchiveState, HourManifest, Span, Spans, merge_spans
-from penstock.archive.state_log import latest_state
+from penstock.archive import records
+from penstock.archive.closed_hours import ClosedHour, ClosedHours
+from penstock.archive.state import Span, Spans, merge_spans, span_difference
+from penstock.archive.table import SPANS, ArchiveFile, ArchiveTable
 from penstock.errors import SinkError
-from penstock.object_store.bucket import Bucket, ObjectNotFound
+from penstock.object_store.bucket import ObjectNotFound
 
 RESTORE_HINT = "restore the object from a version or backup of the bucket"
 
 
 @dataclass(frozen=True)
 class ArchiveHour:
-    """An hour of an archive.
-
-    Attributes:
-        name: The hour.
-        manifest: None if the hour was never closed.
-        late_files: Files that are not in the manifest.
-    """
+    """An hour of an archive. `closed`: as it was closed last; None if it never was."""
 
     name: str
-    manifest: HourManifest | None
-    late_files: tuple[ArchiveFile, ...]
+    closed: ClosedHour | None
+    files: tuple[ArchiveFile, ...]
 
     @property
-    def files(self) -> tuple[ArchiveFile, ...]:
-        return (*(self.manifest.files if self.manifest else ()), *self.late_files)
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
 
     @property
-    def closed(self) -> bool:
-        return self.manifest is not None and not self.late_files
-
-    @property
-    def spans(self) -> Spans:
-        return merge_spans(
-            [*([self.manifest.spans] if self.manifest else []), *(file.spans for file in self.late_files)]
-        )
-
-    @property
-    def inconsistencies(self) -> tuple[str, ...]:
-        """Contradictions within the manifest; normally empty."""
-        duplicates = [key for key, count in Counter(file.key for file in self.files).items() if count > 1]
-        texts = [f"{key} is listed more than once, so its records would count more than once" for key in duplicates]
-        if self.manifest and (
-            difference := span_difference(self.manifest.spans, merge_spans(f.spans for f in self.manifest.files))
-        ):
-            texts.append(f"the totals of the manifest differ from those of its files: {difference}")
-        return tuple(texts)
+    def is_closed(self) -> bool:
+        return self.closed is not None and self.closed.records == self.rows
 
 
-def hours_between(state: ArchiveState, start: datetime | None = None, end: datetime | None = None) -> list[str]:
-    """The hours of a state that overlap an interval."""
-    return [
-        hour
-        for hour in state.hours
-        if (end is None or layout.hour_start(hour) < end) and (start is None or start <= layout.hour_end(hour))
-    ]
+def read_hours(
+    table: ArchiveTable, closed: ClosedHours, start: datetime | None = None, end: datetime | None = None
+) -> list[ArchiveHour]:
+    """The hours with records that overlap an interval, and hours that were closed and have none any more."""
+    first = start.replace(minute=0, second=0, microsecond=0) if start else None
+    rows = closed.read(first, end - datetime.resolution if end else None)
+    files: dict[str, list[ArchiveFile]] = {hour: [] for hour in rows}
+    for file in table.files(start, end):
+        files.setdefault(file.hour, []).append(file)
+    return [ArchiveHour(hour, rows.get(hour), tuple(files[hour])) for hour in sorted(files)]
 
 
-def read_hour(store: Bucket, state: ArchiveState, name: str) -> ArchiveHour:
-    """Read the manifest of an hour.
-
-    Raises:
-        SinkError: The manifest is invalid, or contradicts the state.
-    """
-    closed = state.closed.get(name)
-    manifest = read_manifest(store, closed) if closed else None
-    if (
-        closed
-        and manifest
-        and (manifest.hour, manifest.revision, manifest.rows) != (name, closed.revision, closed.rows)
-    ):
-        raise SinkError(
-            f"the manifest {store.url(closed.key)} is not that of hour {name}",
-            got=f"hour {manifest.hour}, revision {manifest.revision}, {manifest.rows} rows; the state has revision "
-            f"{closed.revision}, {closed.rows} rows",
-            hint=RESTORE_HINT,
-        )
-    return ArchiveHour(name, manifest, tuple(state.open.get(name, ())))
-
-
-def read_consistent_hour(store: Bucket, state: ArchiveState, name: str) -> ArchiveHour:
-    """As `read_hour`; SinkError also if the manifest contradicts itself."""
-    hour = read_hour(store, state, name)
-    if hour.inconsistencies:
-        closed = state.closed.get(name)
-        raise SinkError(
-            f"the manifest of hour {name} contradicts itself: {store.url(closed.key if closed else state.name)}",
-            got="; ".join(hour.inconsistencies)[:300],
-            hint=RESTORE_HINT,
-        )
-    return hour
-
-
-def read_interval(store: Bucket, start: datetime, end: datetime) -> Iterator[tuple[str, pa.Table]]:
-    """Read the present records of an interval, each exactly once.
+def read_interval(
+    table: ArchiveTable, start: datetime | None = None, end: datetime | None = None
+) -> Iterator[tuple[str, pa.Table]]:
+    """Read the present records of the hours that overlap an interval, each exactly once.
 
     Yields:
         An hour and the records of one of its files, as `records.SCHEMA`. A file is yielded after it is verified.
 
     Raises:
-        SinkError: A file is not as the archive says, or is missing. If files were joined in the meantime, start again
-            at that hour.
+        SinkError: A file is not as it was written, or is missing.
     """
-    state = latest_state(store)
-    for name in hours_between(state, start, end):
-        for file in read_consistent_hour(store, state, name).files:
-            yield name, read_file(store, file)
+    for file in table.files(start, end):
+        yield file.hour, read_file(table, file)
 
 
-def read_file(store: Bucket, file: ArchiveFile) -> pa.Table:
+def read_file(table: ArchiveTable, file: ArchiveFile) -> pa.Table:
     """Read and verify the records of a file.
 
     Raises:
-        SinkError: They differ from what the archive says.
+        SinkError: They differ from what was written.
     """
-    url = store.url(file.key)
-    with _open_file(store, file) as source:
-        table = pa.concat_tables([records.SCHEMA.empty_table(), *records.read_tables(source)])
-    check_spans(file, records.spans_of(table), url)
-    return table
+    return pa.concat_tables([records.SCHEMA.empty_table(), *read_batches(table, file)])
 
 
-def check_spans(file: ArchiveFile, spans: Spans, url: str) -> None:
-    """Raise SinkError if a file holds other records than the archive says. spans: of its records."""
-    if difference := span_difference(file.spans, spans):
-        raise SinkError(
-            f"a file of the archive holds other records than were written: {url}", got=difference, hint=RESTORE_HINT
-        )
+def read_batches(table: ArchiveTable, file: ArchiveFile) -> Iterator[pa.Table]:
+    """Read the records of a file in parts; the last part follows when all are as they were written. As `read_file`."""
+    if file.has_deletes:
+        yield table.read_rows(file)
+        return
+    with _open_parquet(table, file) as parquet:
+        expected, found, last = _written_spans(parquet), dict[str, Span](), None
+        for batch in parquet.iter_batches(records.ROW_GROUP_ROWS, columns=records.SCHEMA.names):
+            if last is not None:
+                yield last
+            last = pa.Table.from_batches([batch]).select(records.SCHEMA.names).cast(records.SCHEMA)
+            found = merge_spans([found, records.spans_of(last)]) if expected is not None else found
+        if expected is not None and (difference := span_difference(expected, found)):
+            raise SinkError(
+                f"a file of the archive holds other records than were written: {table.bucket.url(file.key)}",
+                got=difference, hint=RESTORE_HINT,
+            )  # fmt: skip
+        if last is not None:
+            yield last
 
 
-def timestamp_range(store: Bucket, file: ArchiveFile) -> tuple[datetime, datetime] | None:
-    """The first and last `timestamp` of a file's records by its Parquet footer; None if that has no statistics."""
-    index = records.SCHEMA.get_field_index("timestamp")
-    with _open_file(store, file) as source, pq.ParquetFile(source) as parquet:
-        groups = [parquet.metadata.row_group(n) for n in range(parquet.num_row_groups)]
-        statistics: list[Any] = [group.column(index).statistics for group in groups if group.num_rows]
-        if any(column is None or not column.has_min_max for column in statistics):
-            return None
-        # The raw values: Python's datetime has no room for some of them.
-        first, last = min(s.min_raw for s in statistics), max(s.max_raw for s in statistics)
-        return records.clamped_time(first), records.clamped_time(last)
+def spans_of_file(table: ArchiveTable, file: ArchiveFile) -> Spans:
+    """The records of a file by partition, as its metadata says; they are read if that says nothing.
+
+    Raises:
+        SinkError: The file is damaged or missing.
+    """
+    if not file.has_deletes:
+        with _open_parquet(table, file) as parquet:
+            if (spans := _written_spans(parquet)) is not None:
+                return spans
+    return merge_spans(map(records.spans_of, read_batches(table, file)))
+
+
+def _written_spans(parquet: pq.ParquetFile) -> Spans | None:
+    """What a file says of its records; None for one of another program."""
+    text = (parquet.metadata.metadata or {}).get(SPANS.encode())
+    return {name: Span(*numbers) for name, numbers in json.loads(text).items()} if text else None
 
 
 @contextmanager
-def _open_file(store: Bucket, file: ArchiveFile) -> Iterator[Any]:
-    """Open a file of an archive; SinkError with its URL if it is missing or not readable."""
-    url = store.url(file.key)
+def _open_parquet(table: ArchiveTable, file: ArchiveFile) -> Iterator[Any]:
+    """Open a data file; SinkError with its URL if it is missing, not readable, or another one than was written."""
+    url = table.bucket.url(file.key)
     try:
-        with store.open_input(file.key) as source:
-            yield source
+        with table.bucket.open_input(file.key) as source:
+            with _readable(url), pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+                if missing := [name for name in records.SCHEMA.names if name not in parquet.schema_arrow.names]:
+                    raise pa.ArrowInvalid(f"the columns are not those of an archive: {', '.join(missing)} missing")
+                if (found := (source.size(), parquet.metadata.num_rows)) != (file.size, file.rows):
+                    raise SinkError(
+                        f"a file of the archive is not the one that was written: {url}",
+                        got=f"{found[0]:,} bytes and {found[1]:,} records; the table says {file.size:,} and "
+                        f"{file.rows:,}",
+                        hint=RESTORE_HINT,
+                    )
+                yield parquet
     except ObjectNotFound as e:
         e.restate(f"a file of the archive is missing: {url}")
         raise
-    except (pa.ArrowException, OSError) as e:
+
+
+@contextmanager
+def _readable(url: str) -> Iterator[None]:
+    """Raise what Parquet says within the block of a file; errors of the store are left as they are."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as e:
+        if isinstance(e, OSError) and "AWS Error" in str(e):
+            raise
         raise SinkError(f"a file of the archive cannot be read: {url}", got=str(e)[:300], hint=RESTORE_HINT) from e
 
 
-def span_difference(expected: Spans, actual: Spans) -> str:
-    """The first difference of two sets of records as text; empty if there is none."""
-    for partition in sorted({*expected, *actual}):
-        stated, read = expected.get(partition), actual.get(partition)
-        if stated != read:
-            return f"{partition}: {_span_text(read)}; expected {_span_text(stated)}"
-    return ""
+def check_hour(table: ArchiveTable, hour: ArchiveHour, spans: Sequence[Spans]) -> None:
+    """Compare a closed hour with the records that its files have. spans: of its files.
 
-
-def _span_text(span: Span | None) -> str:
-    if span is None:
-        return "none"
-    return f"{span.rows} records, offsets {span.first} to {span.last}, sum {span.sum:016x}"
+    Raises:
+        SinkError: They are as many, and others.
+    """
+    if hour.closed and hour.is_closed and (difference := span_difference(hour.closed.spans, merge_spans(spans))):
+        raise SinkError(
+            f"hour {hour.name} of table {table.name} has other records than when it was closed",
+            got=difference, hint=f"look for what changed the table, and go back to snapshot {hour.closed.snapshot}",
+        )  # fmt: skip

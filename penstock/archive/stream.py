@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import DeclarationError
@@ -28,21 +29,25 @@ TARGET_FILE_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ArchiveOutput(Output):
-    """A folder of a bucket.
+    """An Iceberg table in a folder of a bucket.
 
     Attributes:
+        table: The name of the table in the catalog.
         topics_read: Topics whose records it keeps.
         wait: Seconds from the end of an hour until it is closed.
         target: Bytes to which small files are joined.
+        keep_snapshots: How long snapshots are kept.
         mask: Columns that the transform has masked.
     """
 
     archive: str
     bucket: str
     prefix: str
+    table: str
     topics_read: tuple[str, ...]
     wait: float
     target: int = TARGET_FILE_BYTES
+    keep_snapshots: timedelta = timedelta(days=1)
     mask: tuple[Mask, ...] = ()
 
     writer: ClassVar[str] = "penstock.archive.writer:open_archive"
@@ -54,6 +59,11 @@ class ArchiveOutput(Output):
     @property
     def name(self) -> str:
         return f"bucket:{self.bucket}/{self.prefix}".rstrip("/")
+
+    @property
+    def location(self) -> str:
+        """The folder of the table."""
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     @property
     def keyed(self) -> bool:
@@ -88,6 +98,14 @@ class ArchiveTransform:
         )
 
 
+def output_of(archive: Archive) -> ArchiveOutput:
+    """Where an archive is kept."""
+    return ArchiveOutput(
+        archive.name, archive.bucket, archive.prefix, archive.table_name, (topic_name(archive.topic),),
+        archive.close_delay.total_seconds(), keep_snapshots=archive.keep_snapshots, mask=archive.mask,
+    )  # fmt: skip
+
+
 def archive_stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Stream:
     """The stream that runs an archive.
 
@@ -100,9 +118,7 @@ def archive_stream(archive: Archive, topics: Mapping[str, Topic] | None = None) 
     """
     name = topic_name(archive.topic)
     topic = (topics or {}).get(name) or (archive.topic if isinstance(archive.topic, Topic) else Topic(name))
-    output = ArchiveOutput(
-        archive.name, archive.bucket, archive.prefix, (name,), archive.close_delay.total_seconds(), mask=archive.mask
-    )
+    output = output_of(archive)
     try:
         stream = Stream(
             name=archive.name, app=archive.app, inputs={"records": _archive_input(archive, topic)},

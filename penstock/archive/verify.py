@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from penstock.archive import layout
-from penstock.archive.layout import ArchiveState
-from penstock.archive.reader import RESTORE_HINT, hours_between, read_file, read_hour
-from penstock.archive.state_log import latest_state
+from penstock.archive import records
+from penstock.archive.reader import ArchiveHour, check_hour, read_batches, read_hours
+from penstock.archive.state import Spans, merge_spans
 from penstock.errors import SinkError
-from penstock.object_store.bucket import Bucket
 
-ARCHIVE_FILE = re.compile(r"\d{8}-[0-9a-f]{8}-\d{9}\.parquet")
+if TYPE_CHECKING:
+    from penstock.archive.closed_hours import ClosedHours
+    from penstock.archive.table import ArchiveTable
 
 
 @dataclass(frozen=True)
 class VerifyFinding:
-    """A result of a verification. Kind `wrong`: a contradiction; `note`: an unreferenced object of a crashed batch."""
+    """What is wrong, and what to do."""
 
-    kind: Literal["wrong", "note"]
-    hour: str
     what: str
     hint: str
 
 
 @dataclass(frozen=True)
 class HourVerification:
-    """The result for one hour. `files`, `size` and `rows` are those of the manifest."""
+    """The result for one hour."""
 
     hour: str
     closed: bool
@@ -41,55 +38,42 @@ class HourVerification:
 
     @property
     def ok(self) -> bool:
-        return not any(finding.kind == "wrong" for finding in self.findings)
+        return not self.findings
 
 
 def verify_archive(
-    store: Bucket, start: datetime | None = None, end: datetime | None = None
+    table: ArchiveTable, closed: ClosedHours, start: datetime | None = None, end: datetime | None = None
 ) -> Iterator[HourVerification]:
     """Verify each hour of an interval.
 
     Raises:
-        SinkError: The state of the archive cannot be read.
+        SinkError: The table cannot be read.
     """
-    state = latest_state(store)
-    garbage = set(state.garbage)
-    for name in hours_between(state, start, end):
-        yield _verify_hour(store, state, name, garbage)
+    for hour in read_hours(table, closed, start, end):
+        yield _verify_hour(table, hour)
 
 
-def _verify_hour(store: Bucket, state: ArchiveState, name: str, garbage: set[str]) -> HourVerification:
-    try:
-        hour = read_hour(store, state, name)
-    except SinkError as e:
-        return HourVerification(name, True, 0, 0, 0, (VerifyFinding("wrong", name, f"{e.what}; got: {e.got}", e.hint),))
-    url = store.url(state.closed[name].key if hour.manifest else state.name)
-    findings = [
-        VerifyFinding("wrong", name, f"{url}: {inconsistency}", RESTORE_HINT) for inconsistency in hour.inconsistencies
-    ]
+def _verify_hour(table: ArchiveTable, hour: ArchiveHour) -> HourVerification:
+    errors: list[SinkError] = []
+    spans: list[Spans] = []
     for file in hour.files:
         try:
-            read_file(store, file)
+            spans.append(merge_spans(map(records.spans_of, read_batches(table, file))))
         except SinkError as e:
-            findings.append(VerifyFinding("wrong", name, f"{e.what}; got: {e.got}", e.hint))
-    sizes = {entry.key: entry.size for entry in store.list_objects(layout.hour_folder(name))}
-    for file in hour.files:
-        if sizes.get(file.key, file.size) != file.size:
-            what = f"{store.url(file.key)} has {sizes[file.key]} bytes, and {file.size} were written"
-            findings.append(VerifyFinding("wrong", name, what, RESTORE_HINT))
-    findings += [
-        _unreferenced_object(store, name, key)
-        for key in sorted(sizes.keys() - {file.key for file in hour.files} - garbage)
-    ]
-    size, rows = sum(file.size for file in hour.files), sum(file.rows for file in hour.files)
-    return HourVerification(name, hour.closed, len(hour.files), size, rows, tuple(findings))
-
-
-def _unreferenced_object(store: Bucket, hour: str, key: str) -> VerifyFinding:
-    if ARCHIVE_FILE.fullmatch(key.rpartition("/")[2]):
-        what = f"{store.url(key)} is not referenced: it was written by a batch that failed"
-        return VerifyFinding(
-            "note", hour, what, "delete it if it is older than a day; readers that use the manifests ignore it"
+            errors.append(e)
+    if not errors:
+        try:
+            check_hour(table, hour, spans)
+        except SinkError as e:
+            errors.append(e)
+    if hour.closed and hour.rows < hour.closed.records:
+        what = (
+            f"hour {hour.name} of table {table.name} has {hour.rows:,} records, and {hour.closed.records:,} when closed"
         )
-    what = f"{store.url(key)} is no file of this archive, and readers of the folder would read it"
-    return VerifyFinding("wrong", hour, what, "delete it, or move it to another folder")
+        hint = f"look for what deleted them, and go back to snapshot {hour.closed.snapshot}"
+        errors.append(SinkError(what, got=hour.rows, hint=hint))
+    size, found = (
+        sum(file.size for file in hour.files),
+        tuple(VerifyFinding(f"{e.what}; got: {e.got}", e.hint) for e in errors),
+    )
+    return HourVerification(hour.name, hour.is_closed, len(hour.files), size, hour.rows, found)

@@ -1,16 +1,13 @@
-"""Writes the batches of an archive's stream into the object store, each record exactly once.
+"""Writes the batches of an archive's stream into its table, each record exactly once.
 
 A record is identified by topic, partition and offset, and the state of the archive has the position of each partition.
 A batch is written in these steps, and may fail after each of them:
 
 1. Records before the positions are left out, since they are archived. So a batch that is repeated with other limits or
    another number adds no duplicates.
-2. One Parquet file for each hour of event time is written, under new names. After a failure here the files are not
-   referenced.
-3. The state that refers to the files, with the positions after them, is put as one object, which S3 does atomically.
-   After a failure here the batch is repeated, and step 1 leaves all of it out.
-4. The claims of newer writers are listed (`penstock.archive.state_log`). If there is one, the batch is not written: the
-   newer writer may not have seen the state, and writes the batch itself.
+2. One data file for each hour of event time is written, under a new name. After a failure here no snapshot has it.
+3. The files are committed, with the positions after them (`penstock.archive.table`). After a failure here the batch is
+   repeated, and step 1 leaves all of it out.
 
 The archive has no commit marker, since positions are more precise. The engine repeats the last batch of an output
 without markers, and lets it write in a thread of its own (`penstock.engine.commit.async_writer`).
@@ -27,17 +24,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.archive import layout, parquet
+from penstock.archive import records
+from penstock.archive.closed_hours import ClosedHours
 from penstock.archive.hour_closer import HourCloser, read_topic_ends
-from penstock.archive.layout import ArchiveFile, ArchiveState
-from penstock.archive.state_log import StateLog
 from penstock.archive.stream import ArchiveOutput
-from penstock.errors import LeaseLost, SinkError
+from penstock.archive.table import ArchiveTable
+from penstock.errors import LeaseLost
 from penstock.model.output import NO_COMMIT, CommitMarker, Offsets
-from penstock.object_store import endpoint
-from penstock.object_store.bucket import Bucket
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
+    from penstock.archive.state import ArchiveState, Spans
+    from penstock.archive.table import ArchiveFile
     from penstock.model.output import Output, WriterOwner
 
 
@@ -55,53 +54,37 @@ def open_archive(owner: WriterOwner, outputs: Sequence[Output]) -> ArchiveWriter
     """Open the writer of an archive; its hours are closed until it is closed.
 
     Raises:
-        SinkError: The bucket or the access key is wrong.
-        Wait: The store does not answer.
+        SinkError: The catalog or the object store refuses.
+        Wait: One of them does not answer.
     """
     [output] = outputs
     assert isinstance(output, ArchiveOutput)
-    writer = ArchiveWriter(output, archive_bucket(output.bucket, output.prefix))
+    writer = ArchiveWriter(output, ArchiveTable.create(output))
     writer.start_closer(HourCloser(writer, output, partial(read_topic_ends, bootstrap=owner.bootstrap)))
     return writer
 
 
-def archive_bucket(bucket: str, prefix: str) -> Bucket:
-    """A folder of a bucket in the configured object store.
-
-    Raises:
-        SinkError: No object store is configured.
-    """
-    s3 = endpoint.find_endpoint()
-    if s3 is None:
-        raise SinkError(
-            "no object store is configured",
-            got=f"bucket {bucket}",
-            hint="set PENSTOCK_S3_URL, or start a store on this machine with `penstock up`",
-        )
-    return Bucket(s3, bucket, prefix)
-
-
 class ArchiveWriter:
-    """The only writer of an archive. Hold `lock` to change its state."""
+    """The only writer of an archive. Hold `lock` to change its table.
 
-    def __init__(self, output: ArchiveOutput, store: Bucket) -> None:
+    Attributes:
+        open_hours: Hours with records that they did not have when they were closed last.
+    """
+
+    def __init__(self, output: ArchiveOutput, table: ArchiveTable) -> None:
         self.counters = ArchiveCounters()
         self.lock = threading.RLock()
-        self.store = store
-        store.ensure_exists()
+        self.table, self.closed_hours = table, ClosedHours.of(output)
         self._output = output
-        self._state_log = StateLog(store)
-        self._serial = 0
+        self._claim = table.claim()
+        self._unknown = False
         self._lost: LeaseLost | None = None
         self._closer: HourCloser | None = None
+        self.open_hours = self._find_open_hours()
 
     @property
     def state(self) -> ArchiveState:
-        return self._state_log.state
-
-    @property
-    def claim(self) -> str:
-        return self._state_log.claim
+        return self.table.state
 
     def start_closer(self, closer: HourCloser) -> None:
         """Start to close hours, until `close`."""
@@ -120,58 +103,58 @@ class ArchiveWriter:
         """
         batch = rows.get(self._output.name)
         with self.lock:
+            self._look_again()
             state = self._known_state(mark)
-            records = parquet.SCHEMA.empty_table() if batch is None else parquet.to_archive_schema(batch)
-            by_hour = parquet.split_by_hour(self._not_archived(state, records))
-            files = [(hour, self.write_file(hour, table)) for hour, table in by_hour]
-            positions = _positions_after(state.positions, [file for _, file in files], mark, self._output.topics_read)
+            given = records.SCHEMA.empty_table() if batch is None else records.to_archive_schema(batch)
+            files = [
+                (hour, *self.table.write_file(hour, [table]))
+                for hour, table in records.split_by_hour(self._not_archived(state, given))
+            ]
+            self.counters.files += len(files)
+            spans = [one for *_, one in files]
+            positions = _positions_after(state.positions, spans, mark, self._output.topics_read)
             begins = _begin_offsets(state, mark, positions)
             if files or (state.ids, positions, begins) != (self.state.ids, self.state.positions, self.state.begins):
-                hours = dict(state.open)
-                for hour, file in files:
-                    hours[hour] = (*hours.get(hour, ()), file)
-                self.commit(replace(state, open=hours, positions=positions, begins=begins))
-            written = sum(file.rows for _, file in files)
+                self.commit(replace(state, positions=positions, begins=begins), [entry for _, entry, _ in files])
+            self.open_hours |= {hour for hour, *_ in files}
+            written = sum(span.rows for one in spans for span in one.values())
             self.counters.written += written
-            self.counters.duplicates += records.num_rows - written
+            self.counters.duplicates += given.num_rows - written
             return written
 
-    def write_file(self, hour: str, table: pa.Table) -> ArchiveFile:
-        """Write records of an hour under a new name."""
-        data, key = parquet.to_parquet(table), self.new_file_name(hour)
-        self.store.put(key, data)
-        self.counters.files += 1
-        return ArchiveFile(key, len(data), parquet.spans_of(table))
-
-    def new_file_name(self, hour: str) -> str:
-        """A name that was never used for a file of this hour."""
-        return f"{layout.hour_folder(hour)}/{self.claim}-{self.next_serial():09}.parquet"
-
-    def next_serial(self) -> int:
-        """A number that no object of this writer has. Thread-safe."""
-        with self.lock:
-            self._serial += 1
-            return self._serial
-
-    def commit(self, state: ArchiveState) -> None:
-        """Make a state the valid one.
+    def commit(self, state: ArchiveState, added: Sequence[DataFile] = (), removed: Sequence[ArchiveFile] = ()) -> None:
+        """Commit a change of the table.
 
         Raises:
             LeaseLost: There is a newer writer. All later calls raise it too.
+            Wait: The outcome is unknown; the next call finds it out.
         """
-        if self._lost is not None:
-            raise self._lost
-        # A put that failed may have been executed, so its number is not used again.
-        self._state_log.state = replace(self._state_log.state, number=self._state_log.state.number + 1)
+        self._look_again()
+        self._unknown = True
         try:
-            self._state_log.put(replace(state, number=self._state_log.state.number))
+            self.table.commit(replace(state, claim=self._claim), added, removed)
         except LeaseLost as e:
             self._lost = e
             raise
+        self._unknown = False
 
     def close(self) -> None:
         if self._closer is not None:
             self._closer.stop()
+
+    def _look_again(self) -> None:
+        """Read the table after a commit that failed: it may have been executed."""
+        if self._lost is not None:
+            raise self._lost
+        if self._unknown:
+            self.table.refresh()
+            self._unknown = False
+
+    def _find_open_hours(self) -> set[str]:
+        closed, rows = self.closed_hours.read(), dict[str, int]()
+        for file in self.table.files():
+            rows[file.hour] = rows.get(file.hour, 0) + file.rows
+        return {hour for hour, count in rows.items() if hour not in closed or closed[hour].records != count}
 
     def _known_state(self, mark: CommitMarker) -> ArchiveState:
         """The state, without the positions of topics that were recreated."""
@@ -191,11 +174,12 @@ class ArchiveWriter:
 
 
 def _positions_after(
-    known: Offsets, files: Sequence[ArchiveFile], mark: CommitMarker, topics: Sequence[str]
+    known: Offsets, spans: Sequence[Spans], mark: CommitMarker, topics: Sequence[str]
 ) -> dict[str, dict[int, int]]:
-    """The positions after some files and after the batch of a marker. `topics` are those that the archive reads."""
+    """The positions after the records of some files and after the batch of a marker. `topics` are those that the
+    archive reads."""
     positions = {**{topic: {} for topic in topics if topic in mark.offsets}, **{t: dict(p) for t, p in known.items()}}
-    ends = [(name, span.last + 1) for file in files for name, span in file.spans.items()]
+    ends = [(name, span.last + 1) for one in spans for name, span in one.items()]
     for name, position in ends:
         topic, _, partition = name.rpartition("/")
         offsets = positions.setdefault(topic, {})

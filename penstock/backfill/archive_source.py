@@ -14,12 +14,13 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.archive import parquet, reader
+from penstock.archive import reader, records
+from penstock.archive.closed_hours import ClosedHours
 from penstock.archive.hour_closer import read_topic_ends, unarchived
-from penstock.archive.layout import HOUR, ArchiveFile, ArchiveState, Span, hour_end, hour_start, merge_spans
 from penstock.archive.reader import ArchiveHour
-from penstock.archive.state_log import latest_state
-from penstock.archive.writer import archive_bucket
+from penstock.archive.state import HOUR, ArchiveState, Span, Spans, hour_end, hour_start, merge_spans
+from penstock.archive.stream import output_of
+from penstock.archive.table import ArchiveFile, ArchiveTable
 from penstock.backfill.job import BackfillJob, utc_text
 from penstock.backfill.retry import OnWait, retry_while_away
 from penstock.backfill.skipped_records import SkippedRecords
@@ -53,60 +54,75 @@ class ArchiveSource:
         archive = job.archive
         assert archive is not None
         self._job, self._waits = job, waits
-        self._store = archive_bucket(archive.bucket, archive.prefix)
+        output = output_of(archive)
+        self._table = self._retry(lambda: ArchiveTable.find(output))
+        if job.as_of and self._table:
+            self._table = self._table.as_of(job.as_of)
         state, has_topic = self._state(), False
         if not job.unclosed:
             state, has_topic = self._wait_for_topic_end(state, bootstrap)
-        names_in_interval = reader.hours_between(state, job.begin, job.end)
-        # Where an archive begins only all of its manifests say.
+        # Where an archive begins only all of its hours say.
         needs_all = not job.unclosed and (bool(job.streams) or job.begin is None)
-        names = state.hours if needs_all or job.uses_record_timestamp else names_in_interval
-        hours = self._map(lambda name: reader.read_consistent_hour(self._store, state, name), names)
+        bounds = (None, None) if needs_all or job.uses_record_timestamp else (job.begin, job.end)
+        hours = self._retry(partial(self._read_hours, ClosedHours.of(output), *bounds))
+        in_interval = [hour for hour in hours if _overlap(hour.name, job.begin, job.end)]
+        self._hours = list(filter(self._has_timestamps, hours)) if job.uses_record_timestamp else in_interval
+        read = {file.key: file for hour in (hours if needs_all else self._hours) for file in hour.files}
+        self._spans: Mapping[str, Spans] = dict(zip(read, self._map(self._spans_of, list(read.values())), strict=True))
+        for hour in self._hours:
+            assert self._table
+            reader.check_hour(self._table, hour, [self._spans[file.key] for file in hour.files])
         if needs_all:
             self._check_begin(hours, state)
-        if job.uses_record_timestamp:
-            self._hours = [
-                hour
-                for hour, overlaps in zip(hours, self._map(self._overlaps_interval, hours), strict=True)
-                if overlaps
-            ]
-        else:
-            self._hours = [hour for hour in hours if hour.name in names_in_interval]
         files = [file for hour in self._hours for file in hour.files]
         self.files, self.rows = len(files), sum(file.rows for file in files)
-        self.spans: Mapping[str, Span] = merge_spans(file.spans for file in files)
+        self.spans: Mapping[str, Span] = merge_spans(self._spans[file.key] for file in files)
         self.ids, self.skipped_records = state.ids, SkippedRecords()
         topic = archive.reads[0].name
         self.empty_text = f"nothing is in archive {archive.name} for this interval: topic {topic} had no record then"
         if not job.unclosed:
-            _check_closed(job, [hour for hour in hours if hour.name in names_in_interval])
+            _check_closed(job, in_interval)
             if not files:
-                _check_coverage(job, state, has_topic=has_topic)
+                self._check_coverage(has_topic=has_topic)
 
     def fetch(self, folder: Path, on_file: OnFile) -> list[Path]:
         paths = []
-        for name, file in ((hour.name, file) for hour in self._hours for file in hour.files):
+        for file in (file for hour in self._hours for file in hour.files):
             path = folder / file.key.replace("/", "_")
             if not path.exists():
-                write_file(path, self._retry(partial(self._table, name, file)))
+                write_file(path, self._retry(partial(self._read_file, file)))
             paths.append(path)
             on_file(file.rows)
         return paths
 
-    def _table(self, hour: str, file: ArchiveFile) -> pa.Table:
+    def _read_file(self, file: ArchiveFile) -> pa.Table:
+        return self._of_file(reader.read_file, file)
+
+    def _spans_of(self, file: ArchiveFile) -> Spans:
+        return self._of_file(reader.spans_of_file, file)
+
+    def _of_file(self, read: Callable[[ArchiveTable, ArchiveFile], T], file: ArchiveFile) -> T:
+        assert self._table
         try:
-            return reader.read_file(self._store, file)
+            return read(self._table, file)
         except ObjectNotFound as e:
-            now = reader.read_hour(self._store, latest_state(self._store), hour)
-            if file.key in {current.key for current in now.files}:
+            self._table.refresh()
+            if file.key in {current.key for current in self._table.files_of_hour(file.hour)}:
                 raise
             raise InputNotReady(
                 f"backfill {self._job.name}: a file of the archive was joined with others while it was read",
-                got=self._store.url(file.key), hint="run it again: it is resumed",
+                got=self._table.bucket.url(file.key), hint="run it again: it is resumed",
             ) from e  # fmt: skip
 
+    def _read_hours(self, closed: ClosedHours, start: datetime | None, end: datetime | None) -> list[ArchiveHour]:
+        return reader.read_hours(self._table, closed, start, end) if self._table else []
+
     def _state(self) -> ArchiveState:
-        return self._retry(lambda: latest_state(self._store))
+        """What is archived now."""
+        if self._table is None:
+            return ArchiveState()
+        self._retry(self._table.refresh)
+        return self._table.state
 
     def _wait_for_topic_end(self, state: ArchiveState, bootstrap: str) -> tuple[ArchiveState, bool]:
         """Wait until all records that the topic has now are archived.
@@ -154,7 +170,8 @@ class ArchiveSource:
         A window of a part of its records would replace that of all.
         """
         files = [file for hour in hours for file in hour.files]
-        firsts = {partition: span.first for partition, span in merge_spans(file.spans for file in files).items()}
+        spans = merge_spans(self._spans[file.key] for file in files)
+        firsts = {partition: span.first for partition, span in spans.items()}
         begins = firsts | {
             f"{topic}/{p}": offset for topic, partitions in state.begins.items() for p, offset in partitions.items()
         }
@@ -174,15 +191,14 @@ class ArchiveSource:
             file, offset = first
             # What was sent before lies no further ahead than the stream takes.
             begin = self._job.begin - (ahead := self._job.max_ahead)
-            bounds = self._retry(partial(reader.timestamp_range, self._store, file))
-            if bounds is not None and bounds[1] <= begin:
+            if file.timestamps is not None and file.timestamps[1] <= begin:
                 continue
             if (first_time := self._timestamp_of(file, partition, offset)) > begin:
                 raise BackfillError(
                     f"backfill {self._job.name}: the archive began in the middle of {topic}, and "
                     "windows of a part of their records would replace those of all",
                     got=f"{partition} from offset {offset} on, at {utc_text(first_time)}, "
-                    f"in {self._store.url(file.key)}",
+                    f"in {file.task.file.file_path}",
                     hint=f"let the interval begin at {utc_text(_first_whole_hour(first_time, ahead))}, or take the "
                     "present records: --unclosed",
                 )
@@ -190,8 +206,9 @@ class ArchiveSource:
     def _first_record(self, partition: str, start: int, files: Sequence[ArchiveFile]) -> tuple[ArchiveFile, int] | None:
         """The first record of a partition from an offset on, and the file it lies in; None if there is none."""
         first: tuple[ArchiveFile, int] | None = None
-        for file in sorted((f for f in files if partition in f.spans), key=lambda f: f.spans[partition].first):
-            span = file.spans[partition]
+        holding = [file for file in files if partition in self._spans[file.key]]
+        for file in sorted(holding, key=lambda file: self._spans[file.key][partition].first):
+            span = self._spans[file.key][partition]
             if span.last < start or (first and span.first >= first[1]):
                 continue
             offset = span.first
@@ -207,22 +224,45 @@ class ArchiveSource:
         rows = self._records_of(file, partition)
         stamps = rows.filter(pc.field("offset") == offset)["timestamp"].cast(pa.int64()).to_pylist()
         # Of a topic that was recreated two records may have one offset.
-        return parquet.clamped_time(max(at or 0 for at in stamps))
+        return records.clamped_time(max(at or 0 for at in stamps))
 
     def _records_of(self, file: ArchiveFile, partition: str) -> pa.Table:
         """The records of a file that are of one partition."""
         topic, _, partition = partition.rpartition("/")
-        rows = self._retry(partial(reader.read_file, self._store, file))
+        rows = self._retry(partial(self._read_file, file))
         return rows.filter((pc.field("topic") == topic) & (pc.field("partition") == int(partition)))
 
-    def _overlaps_interval(self, hour: ArchiveHour) -> bool:
+    def _has_timestamps(self, hour: ArchiveHour) -> bool:
         """Whether a record of an hour may have a timestamp in the interval."""
         begin, end = self._job.begin, self._job.end
-        for file in hour.files:
-            timestamps = reader.timestamp_range(self._store, file)
-            if timestamps is None or (timestamps[0] < end and (begin is None or begin <= timestamps[1])):
-                return True
-        return False
+        times = [file.timestamps for file in hour.files]
+        return any(one is None or (one[0] < end and (begin is None or begin <= one[1])) for one in times)
+
+    def _check_coverage(self, *, has_topic: bool) -> None:
+        """Refuse an interval outside of the archive: it may have had records that were not archived.
+
+        Args:
+            has_topic: Whether the topic exists, up to whose end it is archived.
+        """
+        job, archive = self._job, self._job.archive
+        assert archive is not None
+        hours = self._retry(lambda: [file.hour for file in self._table.files()] if self._table else [])
+        if not hours:
+            raise InputNotReady(
+                f"backfill {job.name}: archive {archive.name} holds nothing yet",
+                got=f"bucket {archive.bucket}, prefix {archive.prefix!r}",
+                hint=f"see that it runs: penstock streams show {archive.name}; or that it lies there",
+            )
+        first, last = hours[0], hours[-1]
+        is_before, is_after = job.end <= hour_start(first), job.begin is not None and job.begin > hour_end(last)
+        if is_before or (is_after and not has_topic):
+            raise BackfillError(
+                f"backfill {job.name}: nothing is in archive {archive.name} for this interval: "
+                + ("it begins later" if is_before else "it ended before, and its topic is not there"),
+                got=f"{utc_text(job.begin) if job.begin else ''}..{utc_text(job.end)}; it has hours from {first} to "
+                f"{last}",
+                hint="take an interval within, or what is there: --unclosed",
+            )
 
     def _retry(self, ask: Callable[[], T]) -> T:
         return retry_while_away(ask, self._waits)
@@ -245,7 +285,7 @@ def _first_whole_hour(at: datetime, ahead: timedelta) -> datetime:
 
 
 def _check_closed(job: BackfillJob, hours: Sequence[ArchiveHour]) -> None:
-    open_ = [hour.name for hour in hours if not hour.closed]
+    open_ = [hour.name for hour in hours if not hour.is_closed]
     if open_ and job.archive:
         raise InputNotReady(
             f"backfill {job.name}: hours of archive {job.archive.name} are open, so more may come",
@@ -255,28 +295,5 @@ def _check_closed(job: BackfillJob, hours: Sequence[ArchiveHour]) -> None:
         )
 
 
-def _check_coverage(job: BackfillJob, state: ArchiveState, *, has_topic: bool) -> None:
-    """Refuse an interval outside of the archive: it may have had records that were not archived.
-
-    Args:
-        job: The job.
-        state: The state of the archive.
-        has_topic: Whether the topic exists, up to whose end it is archived.
-    """
-    archive = job.archive
-    assert archive is not None
-    if not state.hours:
-        raise InputNotReady(
-            f"backfill {job.name}: archive {archive.name} holds nothing yet",
-            got=f"bucket {archive.bucket}, prefix {archive.prefix!r}",
-            hint=f"see that it runs: penstock streams show {archive.name}; or that it lies there",
-        )
-    first, last = state.hours[0], state.hours[-1]
-    is_before, is_after = job.end <= hour_start(first), job.begin is not None and job.begin > hour_end(last)
-    if is_before or (is_after and not has_topic):
-        raise BackfillError(
-            f"backfill {job.name}: nothing is in archive {archive.name} for this interval: "
-            + ("it begins later" if is_before else "it ended before, and its topic is not there"),
-            got=f"{utc_text(job.begin) if job.begin else ''}..{utc_text(job.end)}; it has hours from {first} to {last}",
-            hint="take an interval within, or what is there: --unclosed",
-        )
+def _overlap(hour: str, begin: datetime | None, end: datetime) -> bool:
+    return hour_start(hour) < end and (begin is None or begin <= hour_end(hour))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from penstock.archive.layout import Span
+from penstock.archive.state import Span
 from penstock.errors import BackfillError
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
@@ -40,6 +40,7 @@ class BackfillJob:
         dry_run: Whether nothing is written.
         timestamps: Whether copied records keep their timestamps.
         unclosed: Whether hours may still be open.
+        as_of: The archive is read as it was at this time; None for the present.
         again: Id of a request to write all rows once more; a run with the same id resumes it.
     """
 
@@ -53,6 +54,7 @@ class BackfillJob:
     timestamps: Timestamps = "original"
     unclosed: bool = False
     again: str = ""
+    as_of: datetime | None = None
 
     def __post_init__(self) -> None:
         if self.begin is not None and self.begin >= self.end:
@@ -104,7 +106,8 @@ class BackfillJob:
         """What is written at once by one only: the key of its mark."""
         begin = f"{utc_text(self.begin)}" if self.begin else ""
         source = f" {self.source.name}" if self.source else ""
-        return f"{self.name}{source} {begin}..{utc_text(self.end)} -> {self.target}"
+        as_of = f" as of {utc_text(self.as_of)}" if self.as_of else ""
+        return f"{self.name}{source} {begin}..{utc_text(self.end)}{as_of} -> {self.target}"
 
     @property
     def status_key(self) -> str:

@@ -24,8 +24,8 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, PyMongoError
 
-from penstock.archive import parquet
-from penstock.archive.layout import Span, merge_spans
+from penstock.archive import records
+from penstock.archive.state import Span, merge_spans
 from penstock.backfill.job import epoch_ms
 from penstock.backfill.retry import OnWait, retry_while_away
 from penstock.backfill.skipped_records import SkippedRecords
@@ -97,7 +97,7 @@ class MongoDBSource:
                 for number, rows in enumerate(self._tables(client)):
                     path = folder / f"{number:06}.parquet"
                     write_file(path, rows)
-                    self.spans = merge_spans([self.spans, parquet.spans_of(rows)])
+                    self.spans = merge_spans([self.spans, records.spans_of(rows)])
                     paths.append(path)
                     on_file(rows.num_rows)
         except ConnectionFailure as e:
@@ -139,9 +139,9 @@ class MongoDBSource:
             columns_by_name[field.name].cast(field.type)
             if field.name in columns_by_name
             else pa.nulls(count, field.type)
-            for field in parquet.SCHEMA
+            for field in records.SCHEMA
         ]
-        return pa.Table.from_arrays(columns, schema=parquet.SCHEMA)
+        return pa.Table.from_arrays(columns, schema=records.SCHEMA)
 
 
 def to_record(document: bytes, integers: NameCollection[str]) -> tuple[bytes, bytes]:

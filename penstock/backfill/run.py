@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from penstock.archive import parquet
-from penstock.archive.layout import Span
+from penstock.archive import records
+from penstock.archive.state import Span
 from penstock.backfill import transform as making
-from penstock.backfill.archive_source import ArchiveSource
 from penstock.backfill.job import BackfillJob, BackfillMarker
 from penstock.backfill.os_errors import os_error
 from penstock.backfill.preflight import (
@@ -170,6 +169,8 @@ class _Run:
 
         job = self._job
         if job.archive is not None:
+            with optional_packages():
+                from penstock.backfill.archive_source import ArchiveSource
             return ArchiveSource(job, self._bootstrap, waits)
         source, fields = job.backfill.source, job.backfill.fields
         assert isinstance(source, Collection)
@@ -384,5 +385,5 @@ class _Run:
         return BackfillResult(0, summary)
 
     def _show(self, path: Path, skip: int) -> None:
-        for row in next(making.read_rows(path, skip, DRY_RUN_ROWS), parquet.SCHEMA.empty_table()).to_pylist():
+        for row in next(making.read_rows(path, skip, DRY_RUN_ROWS), records.SCHEMA.empty_table()).to_pylist():
             log.info("%s: would write %s", self._job.id, row_text(row))

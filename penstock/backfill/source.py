@@ -13,8 +13,8 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.archive import parquet
-from penstock.archive.layout import Span
+from penstock.archive import records
+from penstock.archive.state import Span
 from penstock.backfill.skipped_records import SkippedRecords
 
 OnFile = Callable[[int], None]
@@ -47,5 +47,5 @@ class BackfillSource(Protocol):
 def write_file(path: Path, rows: pa.Table) -> None:
     """Write a file, which gets its name when it is complete."""
     part = path.with_suffix(".part")
-    pq.write_table(rows, part, compression="lz4", row_group_size=parquet.ROW_GROUP_ROWS)
+    pq.write_table(rows, part, compression="lz4", row_group_size=records.ROW_GROUP_ROWS)
     part.replace(path)

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.archive import parquet
-from penstock.archive.layout import Span, merge_spans
+from penstock.archive import records
+from penstock.archive.state import Span, merge_spans
 from penstock.backfill.job import BackfillJob, BackfillMarker, epoch_ms
 from penstock.backfill.query_rows import check_query, encoded_rows, json_sql, schema_id
 from penstock.backfill.skipped_records import SkippedRecords
@@ -78,7 +78,7 @@ def make_rows(
     return target
 
 
-def read_rows(path: Path, skip: int = 0, size: int = parquet.ROW_GROUP_ROWS) -> Iterator[pa.Table]:
+def read_rows(path: Path, skip: int = 0, size: int = records.ROW_GROUP_ROWS) -> Iterator[pa.Table]:
     """Read the rows of a file in order, in batches of `size` rows or `BATCH_BYTES`, without the first `skip` rows."""
     with pq.ParquetFile(path, memory_map=True) as file:
         for batch in file.iter_batches(min(size, _rows_per_batch(file))):
@@ -87,7 +87,7 @@ def read_rows(path: Path, skip: int = 0, size: int = parquet.ROW_GROUP_ROWS) -> 
                 continue
             rows = pa.Table.from_batches([batch.slice(skip)])
             skip = 0
-            yield from _split(rows.cast(parquet.SCHEMA))
+            yield from _split(rows.cast(records.SCHEMA))
 
 
 def _rows_per_batch(file: pq.ParquetFile) -> int:
@@ -121,7 +121,7 @@ def count_null_keys(path: Path) -> int:
 
 def row_spans(path: Path) -> dict[str, Span]:
     """The spans of the rows."""
-    return merge_spans(map(parquet.spans_of, read_rows(path)))
+    return merge_spans(map(records.spans_of, read_rows(path)))
 
 
 def _copy_interval(job: BackfillJob, files: Sequence[Path], plan: BackfillMarker, target: Path) -> None:
@@ -157,7 +157,7 @@ def _copy_interval(job: BackfillJob, files: Sequence[Path], plan: BackfillMarker
             )  # fmt: skip
         _copy_query(
             connection,
-            f"""SELECT {", ".join(f'r."{name}"' for name in parquet.SCHEMA.names)}
+            f"""SELECT {", ".join(f'r."{name}"' for name in records.SCHEMA.names)}
             FROM {files_as_table(files, numbered=True)} r JOIN turns USING (filename, file_row_number)
             ORDER BY turn, topic, partition, "offset", md5(value)""",
             target,
@@ -325,7 +325,7 @@ COLUMN_TYPES = {
 def _copy_query(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
     part = target.with_suffix(".part")
     try:
-        options = f"FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {parquet.ROW_GROUP_ROWS}"
+        options = f"FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {records.ROW_GROUP_ROWS}"
         connection.execute(f"COPY ({query}) TO {_sql_path(part)} ({options})")
     except duckdb.OutOfMemoryException as e:
         raise BackfillError(

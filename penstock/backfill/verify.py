@@ -11,9 +11,8 @@ import duckdb
 import pyarrow as pa
 from confluent_kafka import Message as KafkaMessage
 
-from penstock.archive import parquet
-from penstock.archive.layout import Span, merge_spans
-from penstock.archive.reader import span_difference
+from penstock.archive import records
+from penstock.archive.state import Span, merge_spans, span_difference
 from penstock.backfill import transform as given
 from penstock.backfill.job import BackfillJob, BackfillMarker
 from penstock.backfill.writer import ROW_HEADER
@@ -53,7 +52,7 @@ def verify_target(
     count = 0
     with duckdb.connect() as connection:
         for table in _job_rows(connection, marker, _read_target(job, marker, bootstrap)):
-            written = merge_spans([written, parquet.spans_of(table)])
+            written = merge_spans([written, records.spans_of(table)])
             for p, n in zip(*(c.to_pylist() for c in table["target"].value_counts().flatten()), strict=True):
                 counts[p] = counts.get(p, 0) + n
             for row in table.group_by("target").aggregate([("position", "min")]).to_pylist():
@@ -205,7 +204,7 @@ def _coalesce(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
         held.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
-        if rows >= parquet.ROW_GROUP_ROWS or size >= given.BATCH_BYTES:
+        if rows >= records.ROW_GROUP_ROWS or size >= given.BATCH_BYTES:
             yield pa.concat_tables(held)
             held, rows, size = [], 0, 0
     if held:

@@ -28,8 +28,7 @@ class PartitionedArchive:
     """An archive whose closed hours are partitions."""
 
     name: str
-    bucket: str
-    prefix: str
+    table: str
 
 
 Partitioned = PartitionedStream | PartitionedArchive
@@ -43,5 +42,5 @@ def partitioned(catalog: Catalog) -> list[Partitioned]:
             found.append(PartitionedStream(stream.name, partitions, stream.output_mode.record_retention))
     for archive in catalog.archives.values():
         if archive.partition and archive.name in catalog.streams:
-            found.append(PartitionedArchive(archive.name, archive.bucket, archive.prefix))
+            found.append(PartitionedArchive(archive.name, archive.table_name))
     return found

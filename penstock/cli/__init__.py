@@ -16,6 +16,7 @@ from typer.main import get_group
 
 from penstock import __version__
 from penstock.cli.output import clear_errors, echo, escape_unencodable
+from penstock.errors import optional_packages
 
 
 class _Command(NamedTuple):
@@ -84,7 +85,7 @@ COMMANDS = {
         "sinks", "Write topics into Elasticsearch, MongoDB and InfluxDB by SQL statements.",
     ),
     "views": _Command("views", "Query views: compacted topics that are served by REST."),
-    "archives": _Command("archives", "Show and verify topics that are archived in an object store."),
+    "archives": _Command("archives", "Show, verify and maintain topics that are archived as Iceberg tables."),
     "backfill": _Command("backfills", "Write intervals of archives, and MongoDB collections, to topics."),
     "dead-letters": _Command(
         "dead_letters", "List, show, replay and discard dead letters."
@@ -97,7 +98,8 @@ COMMANDS = {
 def load(name: str) -> Any:
     """A command, imported."""
     command = COMMANDS[name]
-    module = import_module(f"penstock.cli.{command.module}")
+    with clear_errors(), optional_packages():
+        module = import_module(f"penstock.cli.{command.module}")
     if command.function:
         single = typer.Typer()
         # Typer makes no group of a single command without this.

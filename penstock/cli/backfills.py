@@ -90,6 +90,10 @@ def run(
     unclosed: Annotated[
         bool, typer.Option("--unclosed", help="Read hours that are not closed yet, although more records may arrive.")
     ] = False,
+    as_of: Annotated[
+        datetime | None,
+        time_option("--as-of", "Read the archive as it was at this time, with hours that were open"),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Write an interval that was written before.")] = False,
     request: Annotated[
         str, typer.Option(help="An id of the run with --again: a run with the same id continues the earlier one.")
@@ -111,7 +115,7 @@ def run(
     with clear_errors(), _temporary_failures():
         catalog = partial_catalog()[0]
         run_id = (request or uuid4().hex) if again else ""
-        job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, run_id)
+        job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, run_id, as_utc(as_of))
         control = connect()
         if not (dry or owner):
             control.record(actor(), "backfill", name, job.id)
@@ -155,12 +159,14 @@ def show(
 
 def _job(
     catalog: Catalog, name: str, begin: datetime | None, end: datetime | None, target: str, source: str,
-    rate: int | None, dry: bool, timestamps: str, unclosed: bool, again: str,
+    rate: int | None, dry: bool, timestamps: str, unclosed: bool, again: str, as_of: datetime | None,
 ) -> BackfillJob:  # fmt: skip
     from penstock.backfill.job import BackfillJob
 
     backfill = _named(catalog, name)
     archive = _archive(catalog, backfill, source)
+    if as_of and not isinstance(backfill.source, Archive):
+        raise BackfillError(f"backfill {name} reads no archive", got=f"--as-of {as_of}", hint="leave out --as-of")
     if begin is None and not backfill.full_history and isinstance(backfill.source, Archive):
         raise BackfillError(f"backfill {name} needs an interval", hint="give its begin, such as --from 2026-01-31T00")
     if begin is not None and backfill.full_history:
@@ -172,7 +178,8 @@ def _job(
         end = (datetime.now(UTC) - wait).replace(minute=0, second=0, microsecond=0)
     return BackfillJob(
         backfill, as_utc(begin), as_utc(end) or end, target or backfill.target_topic, archive,
-        backfill.max_rate if rate is None else rate, dry, "now" if timestamps == "now" else "original", unclosed, again,
+        backfill.max_rate if rate is None else rate, dry, "now" if timestamps == "now" else "original",
+        unclosed or as_of is not None, again, as_of,
     )  # fmt: skip
 
 

@@ -63,6 +63,12 @@ def up(
             out.print(Text(line, style="red" if line.startswith("error") else ""))
 
 
+def _archives() -> list[str]:
+    """The archives that run."""
+    catalog = partial_catalog()[0]
+    return [name for name in catalog.archives if name in catalog.streams]
+
+
 def _welcome(out: Console, platform: Platform, view: Overview) -> None:
     s, airflow = settings(), platform.airflow
     # Without a terminal, the output is probably stored in a log.
@@ -74,6 +80,10 @@ def _welcome(out: Console, platform: Platform, view: Overview) -> None:
             ("Kafka", s.bootstrap),
             *((p.label.removeprefix("the "), p.url) for p in platform.stores),
             ("Topics", f"{len(partial_catalog()[0].topics)}, listed by `penstock topics`"),
+            *(
+                ("Archive", f"penstock archives query {name} 'SELECT count(*) FROM records'")
+                for name in _archives()[:1]
+            ),
             ("Metrics", f"http://127.0.0.1:{s.metrics_port}/metrics"),
             ("Data and logs", str(s.home)),
         ]

@@ -1,4 +1,4 @@
-"""Archives: the records of a topic in an object store, kept for longer than the topic keeps them."""
+"""Archives: the records of a topic in an Iceberg table, kept for longer than the topic keeps them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from penstock.errors import DeclarationError
 from penstock.model.checks.event_time_checks import check_event_time
@@ -17,29 +17,30 @@ from penstock.model.output_mode import check_duration
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic, topic_name
 
-Format = Literal["parquet"]
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # What may be masked. A record without a value would be a tombstone, and headers are no single value.
 MASKS: dict[str, tuple[Method, ...]] = {
     "key": ("hashed", "encrypted", "dropped"), "value": ("hashed", "encrypted"), "headers": ("dropped",),
 }  # fmt: skip
+TABLE = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)+)?")
 PREFIX = re.compile(r"([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?")
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A topic, or the output of a stream, kept in an object store: each record exactly once.
+    """A topic, or the output of a stream, kept in an Iceberg table: each record exactly once.
 
     Attributes:
         name: unique.
         source: a topic, the name of one that is declared elsewhere, or a stream that writes one topic.
         bucket: of the object store.
-        prefix: of its files, which are partitioned by event date and hour (UTC): `<prefix>/date=2026-01-31/hour=23/`.
-        format: of its files, `parquet`.
+        prefix: the folder of the table in it.
+        table: the name of the table in the catalog, `namespace.table`; empty for `penstock.<name>`, with `_` for `-`.
         event_time: SQL over `topic, partition, offset, key, value, timestamp` that gives TIMESTAMP; the record's own
             timestamp if empty, and where it gives none or fails.
         close_delay: how long after its end an hour is closed.
-        every: how often records are written.
+        every: how often records are written: each time is a snapshot of the table.
+        keep_snapshots: how long a snapshot of the table is kept, which is how far back its past states can be read.
         max_records: how many records a batch has at most.
         app: whose driver runs it.
         partition: `hour` if Airflow gets an asset event for each hour that is closed, and one for each that is closed
@@ -53,10 +54,11 @@ class Archive:
     source: Topic | Stream | str
     bucket: str
     prefix: str = ""
-    format: Format = "parquet"
+    table: str = ""
     event_time: str = ""
     close_delay: timedelta = timedelta(minutes=15)
-    every: timedelta = timedelta(seconds=10)
+    every: timedelta = timedelta(minutes=1)
+    keep_snapshots: timedelta = timedelta(days=1)
     max_records: int = 500_000
     app: str = "archives"
     partition: Literal["hour"] | None = None
@@ -68,6 +70,7 @@ class Archive:
     def __post_init__(self) -> None:
         check_name("archive", self.name)
         check_duration(f"archive {self.name}: close_delay", self.close_delay)
+        check_duration(f"archive {self.name}: keep_snapshots", self.keep_snapshots)
         if self.event_time:
             check_event_time(f"archive {self.name}", self.event_time, (*RAW_FIELDS, *RECORD_FIELDS))
         if not BUCKET.fullmatch(self.bucket):
@@ -82,10 +85,11 @@ class Archive:
                 got=repr(self.prefix),
                 hint="write it as folder/folder, without '/' at either end",
             )
-        if self.format not in get_args(Format):
-            formats = ", ".join(get_args(Format))
+        if not TABLE.fullmatch(self.table):
             raise DeclarationError(
-                f"archive {self.name}: the format is not known", got=repr(self.format), hint=f"take one of: {formats}"
+                f"archive {self.name}: the name of the table is not usable",
+                got=repr(self.table),
+                hint="write it as namespace.table, of letters, digits and '_'",
             )
         if self.partition not in (None, "hour"):
             got, hint = f"partition={self.partition!r}", 'an archive is kept by hours: use partition="hour"'
@@ -118,6 +122,11 @@ class Archive:
     def topic(self) -> Topic | str:
         """The topic, or its name alone."""
         return self.source.output_topics[0] if isinstance(self.source, Stream) else self.source
+
+    @property
+    def table_name(self) -> str:
+        """The name of its table in the catalog."""
+        return self.table or f"penstock.{self.name.replace('-', '_')}"
 
     @property
     def reads(self) -> Sequence[CatalogNode]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -44,10 +45,11 @@ class ObjectNotFound(SinkError):
 
 
 class ObjectInfo(NamedTuple):
-    """An object of a bucket; key relative to the prefix, size in bytes."""
+    """An object of a bucket; key relative to the prefix, size in bytes, and when it was written."""
 
     key: str
     size: int
+    changed_at: datetime
 
 
 class Bucket:
@@ -64,13 +66,13 @@ class Bucket:
 
     def ensure_exists(self) -> None:
         """Checks that the bucket exists; creates it where that is allowed."""
-        with self._errors(""):
+        with self.errors(""):
             exists = self._fs.get_file_info(self.bucket).type == fs.FileType.Directory
         if exists:
             return
         if not self.endpoint.create_buckets:
             raise self._no_bucket()
-        with self._errors(""):
+        with self.errors(""):
             self._fs.create_dir(self.bucket, recursive=False)
 
     def put(self, key: str, data: bytes) -> None:
@@ -81,7 +83,7 @@ class Bucket:
     @contextmanager
     def open_output(self, key: str) -> Iterator[Any]:
         """Writes an object in parts; after a failure a partial object may exist."""
-        with self._errors(key):
+        with self.errors(key):
             with self._fs.open_output_stream(f"{self._root}/{key}", compression=None) as out:
                 yield out
 
@@ -91,34 +93,46 @@ class Bucket:
 
     @contextmanager
     def open_input(self, key: str) -> Iterator[Any]:
-        with self._errors(key):
+        with self.errors(key):
             with self._fs.open_input_file(f"{self._root}/{key}") as source:
                 yield source
+
+    def input_stream(self, key: str) -> Any:
+        """Opens an object, to be closed by the caller. What is read from it later may raise OSError."""
+        with self.errors(key):
+            return self._fs.open_input_file(f"{self._root}/{key}")
+
+    def size(self, key: str) -> int | None:
+        """The bytes of an object; None if it does not exist."""
+        with self.errors(key):
+            info = self._fs.get_file_info(f"{self._root}/{key}")
+        return info.size if info.type == fs.FileType.File else None
 
     def list_objects(self, folder: str) -> list[ObjectInfo]:
         """Returns the objects below a folder that are written completely, ordered by key."""
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
-        with self._errors(folder):
+        with self.errors(folder):
             infos = self._fs.get_file_info(selector)
         skip = len(self._root) + 1
         return sorted(
-            ObjectInfo(info.path[skip:], info.size)
+            ObjectInfo(info.path[skip:], info.size, info.mtime or datetime.now(UTC))
             for info in infos
             if info.type == fs.FileType.File and not UNFINISHED.search(info.path)
         )
 
     def copy(self, key: str, to: str) -> None:
         """Copies an object on the server."""
-        with self._errors(key):
+        with self.errors(key):
             self._fs.copy_file(f"{self._root}/{key}", f"{self._root}/{to}")
 
     def delete(self, key: str) -> None:
         """Deletes an object if it exists."""
-        with suppress(ObjectNotFound), self._errors(key):
+        with suppress(ObjectNotFound), self.errors(key):
             self._fs.delete_file(f"{self._root}/{key}")
 
     @contextmanager
-    def _errors(self, key: str) -> Iterator[None]:
+    def errors(self, key: str) -> Iterator[None]:
+        """Raises what a call of the store within the block raises as one of the errors of this module."""
         url = self.url(key)
         try:
             yield

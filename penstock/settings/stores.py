@@ -1,8 +1,21 @@
 """Settings of the stores of sinks, the object store of archives, and the schema registry."""
 
-from pydantic import BaseModel, Field, SecretStr
+import json
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from penstock.settings.types import Authority
+
+
+def _check_options(value: SecretStr) -> SecretStr:
+    try:
+        options = json.loads(value.get_secret_value() or "{}")
+    except ValueError:
+        options = None
+    if not isinstance(options, dict) or not all(isinstance(text, str) for text in options.values()):
+        raise ValueError('write a JSON object of texts: {"token": "..."}')
+    return value
 
 
 class StoreSettings(BaseModel):
@@ -24,6 +37,14 @@ class StoreSettings(BaseModel):
     s3_secret_key: SecretStr = Field(SecretStr(""), description="secret of the access key")
     s3_make_buckets: bool = Field(
         default=False, description="create buckets that are missing; the embedded object store always does"
+    )
+    iceberg_catalog: str = Field(
+        "", description="URL of the REST catalog of the archives' tables; empty: they are in the control database"
+    )
+    iceberg_options: Annotated[SecretStr, AfterValidator(_check_options)] = Field(
+        SecretStr(""),
+        description="JSON object: properties of the REST catalog, as pyiceberg names them, such as `token`, "
+        "`credential` and `warehouse`; empty: none",
     )
     stores: str = Field(
         "", description="embedded stores that `penstock up` starts: some of `elasticsearch mongodb influxdb`"

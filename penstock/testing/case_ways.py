@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.archive import parquet
+from penstock.archive import records
 from penstock.catalog import load_partial
 from penstock.engine.operations.recompute import EPOCH, RecomputeCounts, check_chain, recompute_rows
 from penstock.engine.operations.stream_explanation import explain
@@ -144,7 +144,7 @@ def _archived(sent: Sequence[Record]) -> pa.Table:
         for one in sent
         for at in [EPOCH + timedelta(milliseconds=one.timestamp)]
     ]  # fmt: skip
-    return parquet.to_archive_schema(pa.Table.from_pylist(rows, parquet.SCHEMA))
+    return records.to_archive_schema(pa.Table.from_pylist(rows, records.SCHEMA))
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -22,10 +22,10 @@ import duckdb
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
-from penstock.archive import parquet
+from penstock.archive import records
 from penstock.archive.hour_closer import HourCloser, TopicEnds
-from penstock.archive.state_log import latest_state
-from penstock.archive.stream import ArchiveOutput
+from penstock.archive.stream import output_of
+from penstock.archive.table import ArchiveTable
 from penstock.archive.writer import ArchiveWriter
 from penstock.backfill.job import BackfillJob
 from penstock.backfill.progress import BackfillStatus
@@ -53,9 +53,9 @@ FROM (SELECT n, ?::TIMESTAMPTZ + to_microseconds((n * {step})::BIGINT) AS t FROM
 """
 
 
-def filled(store: Bucket, count: int) -> None:
-    to = ArchiveOutput(ARCHIVE.name, ARCHIVE.bucket, ARCHIVE.prefix, (TOPIC.name,), 900.0)
-    writer = ArchiveWriter(to, store)
+def filled(count: int) -> None:
+    to = output_of(ARCHIVE)
+    writer = ArchiveWriter(to, ArchiveTable.create(to))
     step = HOURS * 3_600_000_000 // count
     ends: dict[int, int] = {}
     with duckdb.connect() as connection:
@@ -65,13 +65,13 @@ def filled(store: Bucket, count: int) -> None:
             made = connection.sql(MADE.format(step=step, first=first, last=last), params=[START]).to_arrow_table()
             assert made is not None
             ends = {p: -(-(last - p) // 4) for p in range(4)}
-            writer.write({to.name: made.cast(parquet.SCHEMA)}, CommitMarker("query", number, {TOPIC.name: ends}))
+            writer.write({to.name: made.cast(records.SCHEMA)}, CommitMarker("query", number, {TOPIC.name: ends}))
     asked: TopicEnds = ({}, {(TOPIC.name, p): end for p, end in ends.items()})
     later = (START + timedelta(days=2)).timestamp()
     HourCloser(writer, to, lambda _: asked, lambda: later).close_due_hours()
 
 
-def bare(store: Bucket, bootstrap: str, topic: str) -> float:
+def bare(bootstrap: str, topic: str) -> float:
     """Seconds of the bare loop."""
     began = time.monotonic()
     producer = Producer(
@@ -82,10 +82,10 @@ def bare(store: Bucket, bootstrap: str, topic: str) -> float:
             "queue.buffering.max.messages": 1_000_000,
         }
     )
-    state = latest_state(store)
-    keys = [o.key for hour in state.hours for o in store.list_objects(f"date={hour[:10]}/hour={hour[11:]}")]
-    for key in keys:
-        with store.open_input(key) as source, pq.ParquetFile(source) as file:
+    table = ArchiveTable.find(output_of(ARCHIVE))
+    assert table
+    for one in table.files():
+        with table.bucket.open_input(one.key) as source, pq.ParquetFile(source) as file:
             for batch in file.iter_batches(65_536, columns=["key", "value"]):
                 for k, v in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     while True:
@@ -116,7 +116,7 @@ def ours(bootstrap: str, topic: str, count: int) -> tuple[float, float]:
 
 
 @contextmanager
-def _parts(folder: Path) -> Iterator[tuple[Bucket, str]]:
+def _parts(folder: Path) -> Iterator[str]:
     with s3_store.server(folder / "s3") as part, Broker(home=folder, port=free_port(2)) as broker:
         endpoint = s3_store.endpoint_of(part)
         variables = {
@@ -129,17 +129,17 @@ def _parts(folder: Path) -> Iterator[tuple[Bucket, str]]:
         settings.cache_clear()
         store = Bucket(endpoint, ARCHIVE.bucket, ARCHIVE.prefix)
         store.ensure_exists()
-        yield store, broker.bootstrap
+        yield broker.bootstrap
 
 
 def main(count: int, turns: int) -> None:
     found: list[tuple[float, float, float]] = []
-    with tempfile.TemporaryDirectory() as name, _parts(Path(name)) as (store, bootstrap):
-        filled(store, count)
+    with tempfile.TemporaryDirectory() as name, _parts(Path(name)) as bootstrap:
+        filled(count)
         for turn in range(turns):
             topics = [Topic(f"{what}-{turn}", partitions=4, compacted=True) for what in ("bare", "ours")]
             create(bootstrap, *topics)
-            found.append((bare(store, bootstrap, topics[0].name), *ours(bootstrap, topics[1].name, count)))
+            found.append((bare(bootstrap, topics[0].name), *ours(bootstrap, topics[1].name, count)))
     ceiling, written, verified = (statistics.median(column) for column in zip(*found, strict=True))
     rows = [
         ["read and produce, bare", f"{count / ceiling:,.0f}", f"{ceiling:.0f}", "100 %"],

@@ -150,10 +150,13 @@ def backfill(
     create(bootstrap, *TOPICS.values())
     with s3_store.server(tmp_path / "s3") as store_server:
         at = endpoint_of(store_server)
-        write_to_archive(ARCHIVE, at, EVENTS)
+        control_url = control.engine.url.render_as_string(hide_password=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PENSTOCK_CONTROL_URL", control_url)
+            write_to_archive(ARCHIVE, at, EVENTS)
         variables = {
             "PENSTOCK_PROJECT": str(PROJECT_FOLDER), "PENSTOCK_HOME": str(home), "PENSTOCK_KAFKA_BOOTSTRAP": bootstrap,
-            "PENSTOCK_CONTROL_URL": control.engine.url.render_as_string(hide_password=False),
+            "PENSTOCK_CONTROL_URL": control_url,
             "PENSTOCK_S3_URL": at.url, "PENSTOCK_S3_ACCESS_KEY": at.access_key,
             "PENSTOCK_S3_SECRET_KEY": at.secret_key, "PENSTOCK_DRIVER_MEMORY": "512m", "PYTHONPATH": str(PROJECT),
         }  # fmt: skip

@@ -15,10 +15,9 @@ from penstock.backfill.run import BackfillResult, run
 from penstock.backfill.writer import ROW_HEADER
 from penstock.devstack.servers.kafka import Broker
 from penstock.object_store.endpoint import Endpoint
-from penstock.settings import settings
 from penstock.streams import Archive, Backfill, RowsQuery, Topic, TopicOutput
 from penstock.testing import latest, read
-from tests.support.s3_store import write_to_archive
+from tests.support.s3_store import use_store, write_to_archive
 
 KEPT = Topic("kept", partitions=2)
 AGAIN = Topic("again", partitions=3, config={"retention.ms": "-1"})
@@ -28,17 +27,9 @@ EVENT = "who STRING NOT NULL, n BIGINT NOT NULL, moment BIGINT NOT NULL"
 PER_PART = 40
 
 
-def leads_to(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the settings say that an object store is where it is."""
-    monkeypatch.setenv("PENSTOCK_S3_URL", endpoint.url)
-    monkeypatch.setenv("PENSTOCK_S3_ACCESS_KEY", endpoint.access_key)
-    monkeypatch.setenv("PENSTOCK_S3_SECRET_KEY", endpoint.secret_key)
-    settings.cache_clear()
-
-
 def filled(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, name: str) -> Archive:
     """An archive of topic `kept` with closed hours, of a test's own."""
-    leads_to(endpoint, monkeypatch)
+    use_store(monkeypatch, endpoint)
     monkeypatch.setattr(archive_source, "STALL_TIMEOUT", 0.0)
     archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(name))}", every=timedelta(0))
     write_to_archive(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])

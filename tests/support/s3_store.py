@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -18,11 +19,13 @@ from threading import Event, Thread
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
+import pytest
 from pyarrow import fs
 
-from penstock.archive import parquet
 from penstock.archive.hour_closer import HourCloser, TopicEnds
-from penstock.archive.stream import ArchiveOutput
+from penstock.archive.records import SCHEMA
+from penstock.archive.stream import output_of
+from penstock.archive.table import ArchiveTable
 from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import Wait
@@ -31,6 +34,7 @@ from penstock.model.archive import Archive
 from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Bucket, ObjectInfo
 from penstock.object_store.endpoint import ACCESS_KEY, Endpoint
+from penstock.settings import settings
 from tests.support.http_client import HTTP
 
 T = TypeVar("T")
@@ -64,6 +68,20 @@ def created(endpoint: Endpoint, bucket: str, key: str, data: bytes) -> bool:
     return True
 
 
+def use_store(patch: pytest.MonkeyPatch, endpoint: Endpoint) -> None:
+    """Let the settings say where an object store is; tables are in a file, unless a control database is set."""
+    for name, value in {
+        "URL": endpoint.url,
+        "ACCESS_KEY": endpoint.access_key,
+        "SECRET_KEY": endpoint.secret_key,
+    }.items():
+        patch.setenv(f"PENSTOCK_S3_{name}", value)
+    patch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
+    if "PENSTOCK_CONTROL_URL" not in os.environ:
+        patch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{settings().home}/catalog.db")
+    settings.cache_clear()
+
+
 def write_to_archive(
     archive: Archive,
     endpoint: Endpoint,
@@ -74,13 +92,25 @@ def write_to_archive(
     starts: Mapping[int, int] | None = None,
 ) -> None:
     """Write records of all partitions to an archive and close its hours. starts: the first offsets of their batch."""
-    topic = archive.reads[0].name
-    to = ArchiveOutput(archive.name, archive.bucket, archive.prefix, (topic,), 900.0)
-    writer = ArchiveWriter(to, Bucket(endpoint, archive.bucket, archive.prefix))
+    with pytest.MonkeyPatch.context() as patch:
+        use_store(patch, endpoint)
+        _write_to_archive(archive, records, topic_id, starts, close=close)
+
+
+def _write_to_archive(
+    archive: Archive,
+    records: Sequence[Mapping[str, Any]],
+    topic_id: str,
+    starts: Mapping[int, int] | None,
+    *,
+    close: bool,
+) -> None:
+    topic, to = archive.reads[0].name, output_of(archive)
+    writer = ArchiveWriter(to, ArchiveTable.create(to))
     ends: dict[int, int] = {}
     for r in records:
         ends[r["partition"]] = max(ends.get(r["partition"], 0), r["offset"] + 1)
-    rows = pa.Table.from_pylist(list(map(dict, records)), parquet.SCHEMA)
+    rows = pa.Table.from_pylist(list(map(dict, records)), SCHEMA)
     ids = {topic: topic_id} if topic_id else {}
     writer.write(
         {to.name: rows}, CommitMarker("query", 0, {topic: ends}, ids, start_offsets={topic: starts} if starts else {})
@@ -185,36 +215,44 @@ class LocalBucket(Bucket):
         self._fs.create_dir(f"{self._root}/{key}".rpartition("/")[0], recursive=True)
 
 
-class Failing(Bucket):
-    """A bucket that fails for good from the n-th call on: before it does what was requested, or after."""
+class Calls:
+    """Counts calls of a store and a catalog, which fail for good from the n-th on: before it does what was requested,
+    or after."""
 
-    def __init__(self, bucket: Bucket, at: int, effect: Cut) -> None:
+    def __init__(self, at: int, effect: Cut) -> None:
+        self.count, self._at, self._effect = 0, at, effect
+
+    def call(self, what: Callable[[], T]) -> T:
+        self.count += 1
+        if self.count > self._at or (self.count == self._at and self._effect == "before"):
+            raise Wait("cut off", seconds=0.0)
+        done = what()
+        if self.count == self._at:
+            raise Wait("cut off", seconds=0.0)
+        return done
+
+
+class Failing(Bucket):
+    """A bucket whose calls are counted."""
+
+    def __init__(self, bucket: Bucket, calls: Calls) -> None:
         vars(self).update(vars(bucket))
-        self.calls, self._bucket, self._at, self._effect = 0, bucket, at, effect
+        self._calls, self._bucket = calls, bucket
 
     def put(self, key: str, data: bytes) -> None:
-        self._call(lambda: self._bucket.put(key, data))
+        self._calls.call(lambda: self._bucket.put(key, data))
 
-    def get(self, key: str) -> bytes:
-        return self._call(lambda: self._bucket.get(key))
+    def input_stream(self, key: str) -> Any:
+        return self._calls.call(lambda: self._bucket.input_stream(key))
 
     def list_objects(self, folder: str) -> list[ObjectInfo]:
-        return self._call(lambda: self._bucket.list_objects(folder))
+        return self._calls.call(lambda: self._bucket.list_objects(folder))
 
     def delete(self, key: str) -> None:
-        self._call(lambda: self._bucket.delete(key))
+        self._calls.call(lambda: self._bucket.delete(key))
 
     @contextmanager
     def open_output(self, key: str) -> Iterator[Any]:
-        self._call(lambda: None)
+        self._calls.call(lambda: None)
         with self._bucket.open_output(key) as out:
             yield out
-
-    def _call(self, what: Callable[[], T]) -> T:
-        self.calls += 1
-        if self.calls > self._at or (self.calls == self._at and self._effect == "before"):
-            raise Wait("cut off", seconds=0.0)
-        done = what()
-        if self.calls == self._at:
-            raise Wait("cut off", seconds=0.0)
-        return done

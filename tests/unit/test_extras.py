@@ -13,7 +13,12 @@ from penstock.settings import PROJECT
 
 # Modules that only run with a package of an extra.
 NEED_AN_EXTRA = (
-    "backfill/mongodb_source.py", "devstack/servers/mongodb.py", "capture/source/postgres_datetimes.py",
+    *(f"archive/{name}.py" for name in (
+        "catalog", "closed_hours", "file_io", "hour_closer", "maintenance", "offset_reader", "reader", "register",
+        "table", "takeover", "verify", "writer",
+    )),
+    "backfill/archive_source.py", "backfill/mongodb_source.py", "cli/archives.py", "devstack/servers/mongodb.py",
+    "capture/source/postgres_datetimes.py",
     "sinks/elasticsearch/", "sinks/mongodb/", "testing/plugin.py",
 )  # fmt: skip
 # Imports all other modules in an interpreter in which no extra is installed.

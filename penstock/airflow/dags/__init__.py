@@ -18,13 +18,24 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 Kind = Literal[
-    "streams", "captures", "backfills", "partitions", "operate", "release", "replace", "rebuild", "heartbeat", "reaper"
+    "streams",
+    "captures",
+    "backfills",
+    "partitions",
+    "archives",
+    "operate",
+    "release",
+    "replace",
+    "rebuild",
+    "heartbeat",
+    "reaper",
 ]
 BUILDERS = {
     "streams": streams.dags,
     "captures": captures.dags,
     "backfills": backfills.dags,
     "partitions": partitions.dags,
+    "archives": operations.archives,
     "operate": operations.operate,
     "release": operations.release,
     "replace": operations.replace,

@@ -6,10 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from airflow.sdk import DAG, Param
 
+from penstock.airflow.archives import MaintainArchive
 from penstock.airflow.commands import RebuildStream
 from penstock.airflow.dag_ids import OPERATE_DAG, RELEASE_DAG, REPLACE_DAG
 from penstock.airflow.dags.base import note_param, penstock_dag
-from penstock.airflow.operators import EndOrphanedDrivers, OperateStreams, ReleaseStreams, SendHeartbeats
+from penstock.airflow.operators import (
+    EndOrphanedDrivers,
+    OperateStreams,
+    ReleaseStreams,
+    SendHeartbeats,
+)
 from penstock.airflow.replacements import ReplaceStream
 from penstock.catalog import apps, partial_catalog
 from penstock.catalog.replacements import is_replaceable
@@ -176,6 +182,26 @@ def heartbeat() -> Iterator[DAG]:
         "over.",
     ) as dag:
         SendHeartbeats(task_id="beat")
+    yield dag
+
+
+def archives() -> Iterator[DAG]:
+    """Keeps the tables of archives small."""
+    catalog = partial_catalog()[0]
+    running = [name for name in sorted(catalog.archives) if name in catalog.streams]
+    if not running:
+        return
+    with penstock_dag(
+        "maintain_archives",
+        description="expires old snapshots of archives",
+        schedule="30 3 * * *",
+        max_active_runs=1,
+        tags=["penstock", "archive"],
+        doc_md="Each night it expires snapshots of archives that are older than `keep_snapshots`, and deletes objects "
+        "that no snapshot needs.",
+    ) as dag:
+        for name in running:
+            MaintainArchive(task_id=name, archive=name)
     yield dag
 
 

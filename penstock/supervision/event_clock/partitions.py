@@ -1,7 +1,7 @@
 """Which partitions of streams and archives are closed: the events that Airflow is to get.
 
 What is closed follows from what is written. The commit marker of a stream has the watermark of its last batch, which is
-in the transaction of the rows; the state of an archive names the manifests of its closed hours. So it does not matter
+in the transaction of the rows; a table of each archive names its closed hours. So it does not matter
 when this is asked, by whom, and what was killed before.
 """
 
@@ -10,18 +10,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka import KafkaException
 
-from penstock.archive.layout import ArchiveState, hour_start
 from penstock.catalog import Partitioned, PartitionedArchive, PartitionedStream
 from penstock.control import Control
-from penstock.errors import BrokerError, PenstockError
+from penstock.errors import BrokerError, PenstockError, optional_packages
 from penstock.kafka.commit_marker import CommitMarkerReader
 from penstock.model.output import CommitMarker
 from penstock.model.output_mode import millis
 from penstock.model.partition import partition_key
+
+if TYPE_CHECKING:
+    from penstock.archive.closed_hours import ClosedHours
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +51,7 @@ class PartitionWatch:
         control: The control database.
         bootstrap: The brokers.
         markers: Reads commit markers; by default from the brokers.
-        read_state: Reads the state of an archive; by default from its object store.
+        read_closed: Reads the closed hours of an archive, with their revisions; by default from its table.
         clock: Seconds.
     """
 
@@ -57,10 +61,10 @@ class PartitionWatch:
         control: Control,
         bootstrap: str,
         markers: MarkerReader | None = None,
-        read_state: Callable[[PartitionedArchive], ArchiveState] | None = None,
+        read_closed: Callable[[PartitionedArchive], Mapping[datetime, int]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._control, self._read_state = control, read_state or _latest_state
+        self._control, self._read_closed = control, read_closed or _closed_hours
         entries = list(declared)
         self._streams = [one for one in entries if isinstance(one, PartitionedStream)]
         self._archives = [one for one in entries if isinstance(one, PartitionedArchive)]
@@ -159,14 +163,14 @@ class PartitionWatch:
 
     def _look_at_archive(self, archive: PartitionedArchive) -> int:
         try:
-            state = self._read_state(archive)
+            hours = self._read_closed(archive)
         except PenstockError as e:
             if self._errors.get(archive.name) != e.what:
                 log.warning("the closed hours of archive %s are not known: %s", archive.name, e)
             self._errors[archive.name] = e.what
             return 0
         self._errors.pop(archive.name, None)
-        closed = {partition_key(hour_start(hour)): closed.revision for hour, closed in state.closed.items()}
+        closed = {partition_key(hour): revision for hour, revision in hours.items()}
         if archive.name not in self._revisions:
             self._revisions[archive.name] = self._control.partition_revisions(archive.name)
         recorded = self._revisions[archive.name]
@@ -180,9 +184,16 @@ class PartitionWatch:
         return count
 
 
-def _latest_state(archive: PartitionedArchive) -> ArchiveState:
-    # Arrow's file systems cost memory, and most projects have no archive with partitions.
-    from penstock.archive.state_log import latest_state
-    from penstock.archive.writer import archive_bucket
+def _closed_hours(archive: PartitionedArchive) -> Mapping[datetime, int]:
+    # Arrow and pyiceberg cost memory, and most projects have no archive with partitions.
+    from penstock.archive.state import hour_start
 
-    return latest_state(archive_bucket(archive.bucket, archive.prefix))
+    return {hour_start(hour): one.revision for hour, one in _table_of(archive.table).read().items()}
+
+
+@cache
+def _table_of(name: str) -> ClosedHours:
+    """Kept, so that its rows are read again only when there are others."""
+    with optional_packages():
+        from penstock.archive.closed_hours import ClosedHours
+    return ClosedHours(name)

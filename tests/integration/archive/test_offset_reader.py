@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.archive.offset_reader import ArchivedTopic
+from penstock.archive.stream import output_of
 from penstock.devstack.servers.s3 import S3Server
 from penstock.model.archive import Archive
 from penstock.model.topic import Topic
 from penstock.object_store.bucket import Bucket
-from tests.support.s3_store import endpoint_of, write_to_archive
+from tests.support.s3_store import endpoint_of, use_store, write_to_archive
 
 pytestmark = pytest.mark.integration
 
@@ -30,14 +31,16 @@ def record(offset: int) -> dict[str, Any]:
 
 
 def test_each_record_of_an_hour_that_was_closed_and_reopened_is_read_once(
-    object_store: S3Server, tmp_path: Path
+    object_store: S3Server, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert home.exists()
     at = endpoint_of(object_store)
+    use_store(monkeypatch, at)
     Bucket(at, "lake", "by-offset").ensure_exists()
     write_to_archive(ARCHIVE, at, [record(0), record(1)], topic_id="one")
     # Late records of the closed hour.
     write_to_archive(ARCHIVE, at, [record(2), record(3)], topic_id="one", close=False)
-    archived, cache = ArchivedTopic(Bucket(at, "lake", "by-offset"), "events"), tmp_path / "cache"
+    archived, cache = ArchivedTopic(output_of(ARCHIVE), "events"), tmp_path / "cache"
     cache.mkdir()
     for start, end in ((0, 4), (0, 1), (1, 3), (3, 4)):
         folder = tmp_path / f"{start}-{end}"

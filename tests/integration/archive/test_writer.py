@@ -1,28 +1,34 @@
-"""An archive in a real object store: its writer is cut off, fenced, and verified. Each single case is tried in
-tests/unit/archive, on a local folder."""
+"""An archive in a real object store and a real database: its writer is cut off, fenced, and verified. Each single case
+is tried in tests/unit/archive, on a local folder."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from penstock.archive import reader, state_log
-from penstock.archive.reader import read_hour
+from penstock.archive import catalog, file_io
+from penstock.archive.closed_hours import ClosedHours
+from penstock.archive.reader import read_interval
 from penstock.archive.verify import verify_archive
-from penstock.archive.writer import ArchiveWriter
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import LeaseLost, SinkError, Wait
 from penstock.object_store.bucket import Bucket
-from tests.support.s3_store import Failing, endpoint_of
+from tests.support.s3_store import Calls, Failing, endpoint_of, use_store
 from tests.support.small_archive import (
     ALL_ROWS,
     HOUR,
+    NEXT_HOUR,
     archived_rows,
     batch,
+    hours,
     is_valid,
+    keys,
+    open_writer,
     output,
+    table_of,
     write_archive,
     write_batch,
 )
@@ -30,30 +36,38 @@ from tests.support.small_archive import (
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def store(object_store: S3Server) -> Bucket:
-    return Bucket(endpoint_of(object_store), "lake", "writer")
-
-
-def test_a_writer_cut_off_and_started_again_loses_nothing(store: Bucket) -> None:
-    with suppress(Wait):
-        write_archive(Failing(store, 12, "after"))
-    write_archive(store)
-    assert archived_rows(store) == ALL_ROWS
-    assert is_valid(store)
-    assert all(read_hour(store, state_log.latest_state(store), hour).closed for hour in (HOUR, "2026-01-01T11"))
-    to = output(store)
-    old, new = ArchiveWriter(to, store), ArchiveWriter(to, store)
+def test_a_writer_cut_off_and_started_again_loses_nothing(
+    object_store: S3Server, mariadb: MariaDB, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert home.exists()
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", mariadb.url)
+    use_store(monkeypatch, endpoint_of(object_store))
+    to, calls = output("writer"), Calls(40, "after")
+    with monkeypatch.context() as patch, suppress(Wait):
+        patch.setattr(
+            file_io,
+            "open_bucket",
+            lambda bucket, prefix="": Failing(Bucket(endpoint_of(object_store), bucket, prefix), calls),
+        )
+        write_archive(to)
+    assert calls.count >= 40
+    write_archive(to)
+    assert archived_rows(to) == ALL_ROWS
+    assert is_valid(to)
+    assert all(hours(to)[hour].is_closed for hour in (HOUR, NEXT_HOUR))
+    old, new = open_writer(to), open_writer(to)
     with pytest.raises(LeaseLost, match="has a newer writer"):
         write_batch(old, to, batch(19, 20), 3)
-    assert write_batch(new, to, batch(19, 20), 3) in (0, 2)
-    file = read_hour(store, state_log.latest_state(store), HOUR).files[0].key
-    content = store.get(file)
+    assert write_batch(new, to, batch(19, 20), 3) == 2
+    [key, *_], store = keys(to), table_of(to).bucket
+    content = store.get(key)
     for damaged, said in (
         (content[:-20], "cannot be read: s3://lake/"),
         (None, "a file of the archive is missing: s3://lake/"),
     ):
-        store.delete(file) if damaged is None else store.put(file, damaged)
-        assert said in " ".join(one.what for hour in verify_archive(store) for one in hour.findings)
+        store.delete(key) if damaged is None else store.put(key, damaged)
+        found = verify_archive(table_of(to), ClosedHours.of(to))
+        assert said in " ".join(one.what for hour in found for one in hour.findings)
         with pytest.raises(SinkError, match="s3://lake/"):
-            list(reader.read_interval(store, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)))
+            list(read_interval(table_of(to)))
+    catalog._opened.cache_clear()

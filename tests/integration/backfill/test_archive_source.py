@@ -28,8 +28,7 @@ from penstock.kafka.admin import admin, log_end_offsets
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.testing import Record, create, latest, read, running, send
-from tests.support.archive_backfills import leads_to
-from tests.support.s3_store import endpoint_of
+from tests.support.s3_store import endpoint_of, use_store
 from tests.support.sql_streams import project_stream
 from tests.support.wait import wait_until
 
@@ -47,7 +46,7 @@ def endpoint(home: Path, object_store: S3Server, monkeypatch: pytest.MonkeyPatch
     assert settings().home == home
     monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.5)
     monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
-    leads_to(endpoint_of(object_store), monkeypatch)
+    use_store(monkeypatch, endpoint_of(object_store))
     return endpoint_of(object_store)
 
 

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from pyspark.sql import SparkSession
 
-from penstock.archive import parquet
+from penstock.archive import records
 from penstock.backfill import archive_source
 from penstock.backfill.job import BackfillJob
 from penstock.devstack.servers.kafka import Broker
@@ -31,11 +31,11 @@ from penstock.settings import settings
 from penstock.streams import Archive, Backfill, EmitFinal, F, Input, RowsQuery, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support import registry_formats
-from tests.support.archive_backfills import do, leads_to
+from tests.support.archive_backfills import do
 from tests.support.avro_cases import field, logical, optional, schema_text
 from tests.support.long_cases import quick
 from tests.support.registry_formats import json_schema, protobuf
-from tests.support.s3_store import endpoint_of, write_to_archive
+from tests.support.s3_store import endpoint_of, use_store, write_to_archive
 from tests.support.schema_registry import close_clients
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def kept(
     name: str,
 ) -> Iterator[Archive]:
     """An archive of a test's own, with two records of an older schema, a broken one and two of the present one."""
-    leads_to(endpoint_of(object_store), monkeypatch)
+    use_store(monkeypatch, endpoint_of(object_store))
     monkeypatch.setenv("PENSTOCK_SCHEMA_REGISTRY_URL", schema_registry.url)
     monkeypatch.setattr(archive_source, "STALL_TIMEOUT", 0.0)
     settings.cache_clear()
@@ -232,7 +232,7 @@ def test_a_recompute_gives_the_rows_of_the_stream(
     assert len(of_stream) == 2
 
     archive = tmp_path / "archive.parquet"
-    pq.write_table(parquet.to_archive_schema(pa.Table.from_pylist(archived(name, given), parquet.SCHEMA)), archive)
+    pq.write_table(records.to_archive_schema(pa.Table.from_pylist(archived(name, given), records.SCHEMA)), archive)
     counts, end = RecomputeCounts(), HOUR + timedelta(minutes=5)
     tables = recompute_rows(spark, [stream], [str(archive)], start=HOUR, end=end, counts=counts)
     rows = [(row["key"], row["value"]) for one in tables for row in one.to_pylist()]

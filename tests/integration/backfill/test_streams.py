@@ -28,8 +28,7 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill
 from penstock.testing import create, read, table
-from tests.support.archive_backfills import leads_to
-from tests.support.s3_store import endpoint_of, write_to_archive
+from tests.support.s3_store import endpoint_of, use_store, write_to_archive
 
 pytestmark = pytest.mark.integration
 
@@ -43,7 +42,7 @@ def endpoint(object_store: S3Server) -> Endpoint:
 
 @pytest.fixture(autouse=True)
 def _store(home: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    leads_to(endpoint, monkeypatch)
+    use_store(monkeypatch, endpoint)
     assert settings().home == home
 
 
@@ -73,7 +72,7 @@ def receipt(offset: int, at: datetime, value: float = 1.0, sent: datetime | None
 def fresh(backfill: Backfill, prefix: str, **changes: Any) -> tuple[Archive, Backfill]:
     """A backfill of an archive of its own."""
     assert isinstance(backfill.source, Archive)
-    archive = replace(backfill.source, prefix=prefix, **changes)
+    archive = replace(backfill.source, prefix=prefix, table=f"tests.{prefix}", **changes)
     return archive, replace(backfill, source=archive)
 
 

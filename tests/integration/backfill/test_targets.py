@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from penstock.backfill import writer
 from penstock.backfill.progress import BackfillStatus
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.s3 import S3Server
-from penstock.errors import BackfillError, InputNotReady
+from penstock.errors import BackfillError, InputNotReady, SinkError
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.limits import ProducerBatch, ProducerRecord
 from penstock.kafka.transactions import TransactionalWriter
@@ -178,7 +179,7 @@ def test_an_archive_of_a_topic_that_was_made_again_goes_into_a_compacted_one(
     kept: Archive, endpoint: Endpoint, fresh_broker: Broker
 ) -> None:
     """Two records of the archive have one place, and rows of both are older ones of their key."""
-    twice = replace(kept, prefix=f"{kept.prefix}-twice")
+    twice = replace(kept, prefix=f"{kept.prefix}-twice", table="tests.twice")
     for name, count in (("old", PER_PART), ("new", 20)):
         write_to_archive(twice, endpoint, [event(p, n) for p in (0, 1) for n in range(count)], topic_id=name)
     create(fresh_broker.bootstrap, CLEANED)
@@ -271,7 +272,7 @@ def test_an_archive_of_the_topic_before_it_was_made_again_tells_nothing_of_this_
 
 def test_a_base_of_a_part_of_the_records_is_refused(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
     create(fresh_broker.bootstrap, SUMS)
-    late, gap = (replace(kept, prefix=f"{kept.prefix}-{name}") for name in ("late", "gap"))
+    late, gap = (replace(kept, prefix=f"{kept.prefix}-{name}", table=f"tests.{name}") for name in ("late", "gap"))
     write_to_archive(late, endpoint, [event(0, n) for n in range(5, 9)])
     with pytest.raises(BackfillError, match=r"not have all records of kept.*kept/0 without a gap from offset 5 on"):
         do(job(sums(late)), fresh_broker)
@@ -314,6 +315,17 @@ def test_nothing_in_the_archive(kept: Archive, endpoint: Endpoint, fresh_broker:
     wait_until(lambda: KEPT.name not in admin(fresh_broker.bootstrap).list_topics(timeout=10).topics)
     with pytest.raises(BackfillError, match=r"it ended before, and its topic is not there"):
         do(of(12, 13), fresh_broker)
-    empty = again(replace(kept, prefix="nothing"))
+    empty = again(replace(kept, prefix="nothing", table="tests.nothing"))
     with pytest.raises(InputNotReady, match=r"archive kept-archive holds nothing yet.*prefix 'nothing'"):
         do(job(empty), fresh_broker)
+
+
+def test_an_archive_is_read_as_it_was_at_a_time(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    at = datetime.now(UTC)
+    time.sleep(0.01)
+    write_to_archive(kept, endpoint, [event(0, PER_PART)])
+    assert do(job(again(kept), unclosed=True, as_of=at), fresh_broker).rows == len(ALL)
+    assert sorted(places(fresh_broker)) == ALL
+    with pytest.raises(SinkError, match="keeps no snapshot of that time"):
+        do(job(again(kept), unclosed=True, as_of=HOUR), fresh_broker)

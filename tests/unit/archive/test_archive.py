@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import random
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from penstock.archive import hour_closer, layout, parquet, reader
+from penstock.archive import hour_closer, records, state
+from penstock.archive.closed_hours import ClosedHour
 from penstock.archive.hour_closer import HourCloser, group_small_files, unarchived
-from penstock.archive.layout import ArchiveFile, ArchiveState, ClosedHour, HourManifest, Span, merge_spans
+from penstock.archive.state import ArchiveState, Span, merge_spans
 from penstock.archive.stream import ArchiveOutput, archive_stream
 from penstock.archive.writer import _begin_offsets, _positions_after
 from penstock.errors import DeclarationError, SinkError
@@ -36,28 +35,21 @@ def row(offset: int, **more: object) -> dict[str, object]:
 
 
 def table(*rows: dict[str, object]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), parquet.SCHEMA)
+    return pa.Table.from_pylist(list(rows), records.SCHEMA)
 
 
-def test_a_state_and_a_manifest_are_read_as_they_were_written() -> None:
-    file = ArchiveFile("date=2026-01-31/hour=23/x.parquet", 12, {"t/0": Span(3, 1, 9, 2**64 - 1)})
-    closed = ClosedHour("m.json.gz", 2, 5, 40, 1, 17.5)
-    hours = {"2026-01-31T23": (file,)}
-    state = ArchiveState("00000001-ab", 3, {"t": {0: 10}}, {"t": "id"}, hours, {"2026-01-31T22": closed}, {"old": 1.5},
-                  {"t": {0: 2}})  # fmt: skip
-    assert ArchiveState.read(state.write(), "s3://b/x") == state
-    manifest = HourManifest("kept", "2026-01-31T23", 1, {"t/0": Span(3, 1, 9, 5)}, (file,))
-    assert HourManifest.read(manifest.write(), "s3://b/x") == manifest
-    for broken in (
-        b"",
-        b"{}",
-        layout.to_gzip_json([1]),
-        layout.to_gzip_json({}),
-        state.write()[:-9],
-        layout.to_gzip_json({"claim": 1}),
-    ):
-        with pytest.raises(SinkError, match="s3://b/x is no valid object of an archive"):
-            ArchiveState.read(broken, "s3://b/x")
+def test_a_state_and_a_closed_hour_are_read_as_they_were_written() -> None:
+    one = ArchiveState((3, "ab"), {"t": {0: 10}}, {"t": "id"}, {"t": {0: 2}}, ("t",))
+    assert ArchiveState.read(one.to_json(), "penstock.kept") == one
+    for broken in ("", "[1]", "{", '{"claim": 1}', one.to_json()[:-9]):
+        with pytest.raises(
+            SinkError, match=r"the property of table penstock\.kept that says what is archived is invalid"
+        ):
+            ArchiveState.read(broken, "penstock.kept")
+    hour = ClosedHour(
+        "2026-01-31T23", 2, 17.5, 5, 40, 1, 7, {"a/b/0": Span(3, 1, 9, 2**64 - 1), "t/1": Span(2, 0, 1, 0)}
+    )
+    assert ClosedHour.read(hour.row()) == hour
 
 
 def test_what_a_topic_has_that_an_archive_has_not() -> None:
@@ -90,16 +82,16 @@ def test_an_archive_knows_up_to_where_and_from_where_on_it_has_all() -> None:
 def test_the_sum_is_the_one_that_lies_in_archives() -> None:
     texts = [b"t:0:7:1:1:kv", b"t:0:8:-1:0:"]
     wanted = sum(int.from_bytes(hashlib.md5(text).digest()[:8], "little") for text in texts) % 2**64
-    assert parquet.spans_of(table(row(7), row(8, key=None, value=b"")))["t/0"] == Span(2, 7, 8, wanted)
+    assert records.spans_of(table(row(7), row(8, key=None, value=b"")))["t/0"] == Span(2, 7, 8, wanted)
 
 
 def test_a_sum_is_of_the_set_alone() -> None:
     rows = [row(n, partition=n % 3, value=None if n % 5 == 0 else b"%d" % n) for n in range(100)]
-    whole = parquet.spans_of(table(*rows))
+    whole = records.spans_of(table(*rows))
     random.Random(7).shuffle(rows)
-    assert merge_spans([parquet.spans_of(table(*rows[:37])), parquet.spans_of(table(*rows[37:]))]) == whole
+    assert merge_spans([records.spans_of(table(*rows[:37])), records.spans_of(table(*rows[37:]))]) == whole
     assert whole["t/1"].rows == 33
-    assert parquet.spans_of(table()) == {}
+    assert records.spans_of(table()) == {}
 
 
 @pytest.mark.parametrize(
@@ -111,8 +103,8 @@ def test_a_sum_is_of_the_set_alone() -> None:
     ids=str,
 )  # fmt: skip
 def test_records_that_differ_have_different_sums(other: dict[str, object]) -> None:
-    [one] = parquet.spans_of(table(row(1))).values()
-    [two] = parquet.spans_of(table({**row(1), **other})).values()
+    [one] = records.spans_of(table(row(1))).values()
+    [two] = records.spans_of(table({**row(1), **other})).values()
     assert one.sum != two.sum
 
 
@@ -122,27 +114,20 @@ def test_a_record_lies_in_the_hour_of_its_event_time_or_its_own() -> None:
         row(3, event_time=datetime(1969, 12, 31, tzinfo=UTC)),
         row(4, event_time=None, timestamp=datetime(1, 1, 1, tzinfo=UTC)),
     )  # fmt: skip
-    found = {hour: one["offset"].to_pylist() for hour, one in parquet.split_by_hour(parquet.to_archive_schema(rows))}
+    found = {hour: one["offset"].to_pylist() for hour, one in records.split_by_hour(records.to_archive_schema(rows))}
     assert found == {"1970-01-01T00": [4], "2026-01-31T23": [0, 2, 3], "2026-02-01T00": [1]}
-    assert layout.hour_folder("2026-02-01T00") == "date=2026-02-01/hour=00"
-
-
-def test_parquet_keeps_all_of_a_record() -> None:
-    rows = table(
-        row(0, headers=[{"key": "h", "value": None}, {"key": "h", "value": b"\xff"}]), row(1, key=None, value=None)
-    )
-    assert pa.concat_tables(parquet.read_tables(io.BytesIO(parquet.to_parquet(rows)))).equals(rows)
-    with pytest.raises(pa.ArrowInvalid):
-        list(parquet.read_tables(io.BytesIO(parquet.to_parquet(rows)[:-1])))
 
 
 def test_small_files_are_joined_and_large_ones_are_not() -> None:
-    files = [ArchiveFile(f"{n:02}", size, {}) for n, size in enumerate([10, 60, 30, 70, 49, 49, 1])]
+    files: list[Any] = [
+        SimpleNamespace(key=f"{n:02}", size=size, has_deletes=n == 5)
+        for n, size in enumerate([10, 60, 30, 70, 49, 49, 1])
+    ]
     assert [[file.key for file in part] for part in group_small_files(files, 100)] == [
         ["01"],
         ["03"],
-        ["00", "02", "04", "05"],
-        ["06"],
+        ["05"],
+        ["00", "02", "04", "06"],
     ]
     assert group_small_files([], 100) == []
 
@@ -199,8 +184,8 @@ LAST_HOUR = "9999-12-31T23"
 def tending(monkeypatch: pytest.MonkeyPatch, *hours: str, broken: str = "") -> tuple[HourCloser, list[str]]:
     """A keeper of an archive with such open hours, and those that it closes; the broken one cannot be closed."""
     closed: list[str] = []
-    writer: Any = SimpleNamespace(state=ArchiveState(open=dict.fromkeys(hours, ())))
-    output = ArchiveOutput("kept", "lake", "p", ("t",), 900.0)
+    writer: Any = SimpleNamespace(state=ArchiveState(), open_hours=set(hours))
+    output = ArchiveOutput("kept", "lake", "p", "penstock.kept", ("t",), 900.0)
     made = HourCloser(writer, output, lambda _: ({}, {}), lambda: datetime(2026, 2, 1, tzinfo=UTC).timestamp())
 
     def close(hour: str) -> None:
@@ -216,12 +201,6 @@ def test_the_last_hour_of_the_calendar_keeps_no_other_open(monkeypatch: pytest.M
     made, closed = tending(monkeypatch, LAST_HOUR, "2026-01-01T10", "2026-01-01T11", "2026-01-31T23", "1970-01-01T00")
     made.close_due_hours()
     assert closed == ["1970-01-01T00", "2026-01-01T10", "2026-01-01T11"], "the newest has yet to wait"
-    held = ArchiveState(open={LAST_HOUR: (), "2026-01-01T10": ()})
-    assert reader.hours_between(held, datetime(9000, 1, 1, tzinfo=UTC)) == [LAST_HOUR]
-    assert reader.hours_between(held, end=datetime(9000, 1, 1, tzinfo=UTC)) == ["2026-01-01T10"]
-    one = datetime(2026, 1, 1, 11, tzinfo=UTC)
-    assert reader.hours_between(held, one, one + layout.HOUR) == []
-    assert reader.hours_between(held, one - timedelta.resolution, one) == ["2026-01-01T10"]
 
 
 def test_an_hour_that_cannot_be_closed_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,21 +229,21 @@ def test_a_keeper_goes_on_behind_an_error_that_nobody_foresaw(monkeypatch: pytes
         made.stop()
 
 
-def test_times_that_python_does_not_know(tmp_path: Path) -> None:
-    micros = [-5, 0, 1_700_000_000_000_000, 2**60]
-    rows = table(*(row(n) for n in range(len(micros))))
-    own = pa.array(micros, parquet.TIMESTAMP_TYPE)
-    rows = rows.set_column(rows.schema.get_field_index("timestamp"), rows.schema.field("timestamp"), own)
-    (tmp_path / "x").write_bytes(parquet.to_parquet(rows))
-    store: Any = SimpleNamespace(open_input=lambda key: (tmp_path / key).open("rb"), url=str)
-    assert reader.timestamp_range(store, ArchiveFile("x", 1, {})) == (parquet.MIN_TIME, parquet.MAX_TIME)
-    assert [parquet.clamped_time(at) for at in (2**63 - 1, -(2**63), 1)] == [
-        parquet.MAX_TIME,
-        parquet.MIN_TIME,
-        parquet.MIN_TIME + timedelta.resolution,
+def test_times_that_python_does_not_know() -> None:
+    assert [records.clamped_time(at) for at in (2**63 - 1, -(2**63), 1)] == [
+        records.MAX_TIME,
+        records.MIN_TIME,
+        records.MIN_TIME + timedelta.resolution,
     ]
 
 
-@pytest.mark.parametrize(("name", "number"), [("7-ab", 7), ("x-ab", 0), ("²-ab", 0)])
-def test_a_claim_has_a_number_or_none(name: str, number: int) -> None:
-    assert layout.claim_number(name) == number
+def test_hours_have_numbers_and_names() -> None:
+    assert [state.hour_of(n) for n in (0, 490_906)] == ["1970-01-01T00", "2026-01-01T10"]
+    assert state.hour_end(LAST_HOUR) == records.MAX_TIME
+
+
+def test_the_name_of_a_table_is_checked() -> None:
+    assert Archive("kept-all", "t", bucket="lake").table_name == "penstock.kept_all"
+    assert Archive("kept", "t", bucket="lake", table="sales.orders").table_name == "sales.orders"
+    with pytest.raises(DeclarationError, match=r"the name of the table is not usable; got: 'orders'"):
+        Archive("kept", "t", bucket="lake", table="orders")

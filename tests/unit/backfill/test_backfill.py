@@ -20,8 +20,8 @@ import pytest
 
 from jobs.metrics.archive import SUMMARIES
 from jobs.quality.archive import COUNTS
-from penstock.archive import parquet
-from penstock.archive.layout import Span
+from penstock.archive import records as archive_records
+from penstock.archive.state import Span
 from penstock.backfill import archive_source, progress, writer
 from penstock.backfill import transform as rows
 from penstock.backfill.job import BackfillJob, BackfillMarker
@@ -51,7 +51,7 @@ def written(path: Path, given: Sequence[tuple[str, str | None]]) -> Path:
         {"topic": "t", "partition": 0, "offset": n, "key": key.encode(), "value": value and value.encode()}
         for n, (key, value) in enumerate(given)
     ]
-    pq.write_table(pa.Table.from_pylist(made, parquet.SCHEMA), path)
+    pq.write_table(pa.Table.from_pylist(made, archive_records.SCHEMA), path)
     return path
 
 
@@ -102,7 +102,7 @@ def test_two_records_of_one_place_are_told_apart_by_their_content(
 ) -> None:
     """Of an archived topic that was made again: the second is the newer one of its key, the first may be gone."""
     both = [{"topic": "t", "partition": 0, "offset": 0, "key": b"a", "value": value} for value in (b"1", b"2")]
-    pq.write_table(pa.Table.from_pylist(both, parquet.SCHEMA), path := tmp_path / "rows.parquet")
+    pq.write_table(pa.Table.from_pylist(both, archive_records.SCHEMA), path := tmp_path / "rows.parquet")
     found = [(b"a", value.encode(), f"{RUN}/t/0/0".encode(), at, 0) for at, value in enumerate(held)]
     table = pa.Table.from_pylist([dict(zip(RAW_SCHEMA.names, row, strict=True)) for row in found], RAW_SCHEMA)
     assert count_replaced(RUN, path, iter([table])) == gone
@@ -129,7 +129,7 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
         {"key": b"k", "value": b"", "timestamp": datetime(1970, 1, 1, tzinfo=UTC), "headers": []},
     ]
     rows = pa.Table.from_pylist(
-        [{"topic": "t", "partition": 3, "offset": n, **row} for n, row in enumerate(given)], parquet.SCHEMA
+        [{"topic": "t", "partition": 3, "offset": n, **row} for n, row in enumerate(given)], archive_records.SCHEMA
     ).slice(1)
     job = BackfillJob(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
     batch = writer._producer_batch(job, RUN, rows)
@@ -150,7 +150,7 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
     assert list(batch.larger_than(sizes[1] - 1)) == expected[1:2]
     assert not list(batch.larger_than(sizes[1]))
     plain = writer._producer_batch(replace(job, timestamps="now"), RUN, rows.slice(1, 1).set_column(
-        rows.schema.get_field_index("headers"), "headers", pa.nulls(1, parquet.SCHEMA.field("headers").type)
+        rows.schema.get_field_index("headers"), "headers", pa.nulls(1, archive_records.SCHEMA.field("headers").type)
     ))  # fmt: skip
     assert list(plain.records()) == expected[1:2]
 
@@ -168,7 +168,7 @@ def test_no_record_comes_before_an_earlier_one_of_its_key(tmp_path: Path) -> Non
         }
         for n, (key, m) in enumerate(late)
     ]
-    pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), source := tmp_path / "source.parquet")
+    pq.write_table(pa.Table.from_pylist(given, archive_records.SCHEMA), source := tmp_path / "source.parquet")
     backfill = Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to"))
     plan = BackfillMarker({"t/0": Span(7, 0, 6, 0)}, {}, {}, "", {}, 0)
     made = rows.make_rows(
@@ -182,7 +182,7 @@ def test_records_of_two_topics_of_one_name_are_each_written_once(
 ) -> None:
     row = {"topic": "t", "partition": 0, "offset": 7, "key": b"k", "event_time": AT}
     pq.write_table(
-        pa.Table.from_pylist([{**row, "value": v} for v in (b"new", b"old")], parquet.SCHEMA),
+        pa.Table.from_pylist([{**row, "value": v} for v in (b"new", b"old")], archive_records.SCHEMA),
         source := tmp_path / "of.parquet",
     )
     job = BackfillJob(
@@ -226,7 +226,7 @@ def test_a_target_that_would_not_keep_what_it_is_given_is_refused(
     stamped = datetime.fromtimestamp(time.time() - age / 1000, UTC)
     row = {"topic": "t", "partition": 0, "key": b"k", "value": b"x" * 400, "event_time": AT}
     given = [{**row, "offset": n, "timestamp": stamped if n else EPOCH, "headers": [("h", None)]} for n in (0, 1, 2)]
-    pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), path := tmp_path / "rows.parquet")
+    pq.write_table(pa.Table.from_pylist(given, archive_records.SCHEMA), path := tmp_path / "rows.parquet")
     job = BackfillJob(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
     target = TargetTopic(compacted=False, id="", settings=settings)
     with pytest.raises(BackfillError, match=said) if said else nullcontext():

@@ -15,8 +15,8 @@ from bson import Decimal128, MinKey, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidBSON
 
-from penstock.archive import parquet
-from penstock.archive.layout import Span
+from penstock.archive import records
+from penstock.archive.state import Span
 from penstock.backfill import transform
 from penstock.backfill.job import EPOCH, BackfillJob, BackfillMarker, epoch_ms
 from penstock.backfill.mongodb_source import to_record
@@ -58,7 +58,7 @@ def test_records_that_do_not_fit_are_counted_and_named(tmp_path: Path, caplog: p
         {"topic": "t", "partition": 0, "offset": n, "key": None, "value": value, "event_time": AT}
         for n, value in enumerate((b'{"who":"a","n":1}', b'{"who":"b","n":1.5}', b"none", b'{"who":"c","n":2}', None))
     ]
-    pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), source := tmp_path / "source.parquet")
+    pq.write_table(pa.Table.from_pylist(given, records.SCHEMA), source := tmp_path / "source.parquet")
     fields = "who STRING NOT NULL, n BIGINT NOT NULL"
     made_of = RowsQuery("timestamp_millis(n)", "SELECT who, n FROM records", schema=fields)
     output = TopicOutput(Topic("to"), key="who", value="n")

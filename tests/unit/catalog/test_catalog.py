@@ -148,8 +148,8 @@ def test_each_knows_where_it_was_declared() -> None:
         (lambda: Archive("a", ORDERS, bucket="lake", prefix="/x"), "the prefix is not usable"),
         (lambda: Archive("a", ORDERS, bucket="lake", prefix="x/"), "the prefix is not usable"),
         (
-            lambda: Archive("a", ORDERS, bucket="lake", format="csv"),  # type: ignore[arg-type]
-            "the format is not known; got: 'csv'; hint: take one of: parquet",
+            lambda: Archive("a", ORDERS, bucket="lake", table="orders"),
+            "the name of the table is not usable; got: 'orders'; hint: write it as namespace.table",
         ),
         (
             lambda: Archive("a", stream(output=POINTS), bucket="lake"),
@@ -277,8 +277,8 @@ def test_what_a_private_module_makes_is_declared_where_it_is_imported(
         ("import penstock\n\nA = 1 / 0\n", "{path} cannot be imported; got: ZeroDivisionError"),
         ("STREAM = 3\n", "{path}: this is no stream; got: 3"),
         (
-            "from penstock.streams import Archive\n\nA = Archive('a', 'o', bucket='lake', format='csv')\n",
-            "{path}:3: archive a: the format is not known",
+            "from penstock.streams import Archive\n\nA = Archive('a', 'o', bucket='lake', table='o')\n",
+            "{path}:3: archive a: the name of the table is not usable",
         ),
         (
             "from penstock.streams import View\n\nV = View('v', 'shops', schema='n INT')\n",

@@ -1,17 +1,15 @@
-"""Which partitions are due: by commit markers and archives' states, through restarts, resets and outages."""
+"""Which partitions are due: by commit markers and closed hours of archives, through restarts, resets and outages."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
 
-from penstock.archive.layout import ArchiveState, ClosedHour
 from penstock.catalog import Partitioned, PartitionedArchive, PartitionedStream
 from penstock.control import Control
 from penstock.errors import Wait
@@ -23,7 +21,7 @@ HOUR = timedelta(hours=1)
 START = datetime(2026, 1, 31, 10, 20, tzinfo=UTC)
 TOTALS = PartitionedStream("totals", Partitions(HOUR))
 RUNS = count()
-KEPT = PartitionedArchive("kept", "lake", "kept")
+KEPT = PartitionedArchive("kept", "penstock.kept")
 
 
 class Markers:
@@ -226,13 +224,12 @@ class Hours:
         self.closed: dict[str, int] = {}
         self.down, self.now = False, 0.0
 
-    def read(self, archive: PartitionedArchive) -> ArchiveState:
+    def read(self, archive: PartitionedArchive) -> Mapping[datetime, int]:
         assert archive == KEPT
         self.now += ARCHIVES_EVERY
         if self.down:
             raise Wait("the store does not answer", seconds=1.0)
-        closed = {hour: ClosedHour(f"{hour}/{n}", n, 1, 1, 1, 0.0) for hour, n in self.closed.items()}
-        return replace(ArchiveState(), closed=closed)
+        return {datetime.fromisoformat(f"{hour}:00Z"): revision for hour, revision in self.closed.items()}
 
     def watch(self, control: Control) -> PartitionWatch:
         self.now += ARCHIVES_EVERY

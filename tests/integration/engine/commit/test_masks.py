@@ -13,10 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.archive import parquet
+from penstock.archive import records
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.plan_fingerprint import build_frame
 from penstock.engine.operations.recompute import recompute_rows
@@ -214,7 +215,7 @@ def test_a_recompute_writes_the_same_masked_windows(spark: SparkSession, bootstr
         for n, record in enumerate(read(bootstrap, "sold"))
     ]  # fmt: skip
     path = tmp_path / "hour.parquet"
-    path.write_bytes(parquet.to_parquet(parquet.to_archive_schema(pa.Table.from_pylist(archived, parquet.SCHEMA))))
+    pq.write_table(records.to_archive_schema(pa.Table.from_pylist(archived, records.SCHEMA)), path)
     hour = timedelta(hours=1)
     again = recompute_rows(spark, [stream], [str(path)], start=at - hour, end=at + hour)
     rows = [row for batch in again for row in batch.select(["key", "value"]).to_pylist()]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,7 +22,7 @@ from jobs.metrics import RECEIPTS, bundles, metrics_settings, summaries
 from jobs.metrics.statistics import quantile_names
 from jobs.quality import counts
 from penstock import catalog
-from penstock.archive import parquet
+from penstock.archive import records as archive_records
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations import recompute
 from penstock.engine.operations.recompute import RecomputeCounts, recompute_rows
@@ -53,11 +54,11 @@ def archived(folder: Path, topic: str, given: Sequence[Archived], hours: bool = 
          "headers": [{"key": "h", "value": b"1"}] if n % 2 else None, "event_time": at(ms)}
         for n, (ms, value) in enumerate(given)
     ]  # fmt: skip
-    made = parquet.to_archive_schema(pa.Table.from_pylist(rows, parquet.SCHEMA))
+    made = archive_records.to_archive_schema(pa.Table.from_pylist(rows, archive_records.SCHEMA))
     paths = []
-    for hour, part in parquet.split_by_hour(made) if hours else [("all", made)]:
+    for hour, part in archive_records.split_by_hour(made) if hours else [("all", made)]:
         path = folder / f"{topic}-{hour}.parquet"
-        path.write_bytes(parquet.to_parquet(part))
+        pq.write_table(part, path)
         paths.append(str(path))
     return paths
 

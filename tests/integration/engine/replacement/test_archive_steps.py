@@ -28,7 +28,7 @@ from penstock.model.topic import COMMITS
 from penstock.settings import settings
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
-from tests.support.s3_store import endpoint_of, write_to_archive
+from tests.support.s3_store import endpoint_of, use_store, write_to_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,12 +74,8 @@ WIDER = replace(
 
 @pytest.fixture
 def bootstrap(fresh_broker: Broker, object_store: S3Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    at = endpoint_of(object_store)
     assert home == settings().home
-    for name, value in {"URL": at.url, "ACCESS_KEY": at.access_key, "SECRET_KEY": at.secret_key}.items():
-        monkeypatch.setenv(f"PENSTOCK_S3_{name}", value)
-    monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
-    settings.cache_clear()
+    use_store(monkeypatch, endpoint_of(object_store))
     # A step is long in production.
     monkeypatch.setattr(archive_steps, "LEAST_RECORDS", 1)
     create(fresh_broker.bootstrap, EVENTS, Topic(EVENTS.dead_letters, partitions=1), OUT, COMMITS)
@@ -172,7 +168,7 @@ def test_state_is_built_of_records_that_the_topic_has_lost(
 def test_an_archive_that_has_all_is_read_alone(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """Its last step, which no step of the topic follows, lets the watermark go on."""
     put(bootstrap, *(n / 20 for n in range(100)))
-    archive = replace(ARCHIVE, prefix="built-alone")
+    archive = replace(ARCHIVE, prefix="built-alone", table="tests.alone")
     run(archive_stream(archive), spark, bootstrap, tmp_path)
     final = replace(STREAM, output_mode=EmitFinal(window=LENGTH, grace=timedelta(0)))
     run(final, spark, bootstrap, tmp_path)
@@ -211,7 +207,7 @@ def test_an_archive_that_does_not_fit_is_not_read() -> None:
 
 def test_an_archive_of_two_topics_of_one_name_is_not_read(bootstrap: str, object_store: S3Server) -> None:
     """Their records have the same offsets."""
-    archive = replace(ARCHIVE, prefix="two-topics")
+    archive = replace(ARCHIVE, prefix="two-topics", table="tests.two_topics")
     record = {
         "topic": EVENTS.name, "partition": 0, "offset": 0, "key": None, "value": b"{}", "headers": None,
         "timestamp": datetime(2026, 1, 31, tzinfo=UTC), "event_time": datetime(2026, 1, 31, tzinfo=UTC),

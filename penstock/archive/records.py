@@ -17,9 +17,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from penstock.archive.layout import Span, merge_spans
+from penstock.archive.state import Span
 
 TIMESTAMP_TYPE = pa.timestamp("us", "UTC")
 COLUMNS: list[tuple[str, Any]] = [
@@ -91,32 +90,3 @@ def split_by_hour(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     for hour in sorted(map(str, hours.unique().to_pylist())):
         records = rows.filter(pc.equal(hours, pa.scalar(hour)))
         yield hour, records.sort_by([(name, "ascending") for name in ("topic", "partition", "offset")])
-
-
-def to_parquet(rows: pa.Table) -> bytes:
-    out = pa.BufferOutputStream()
-    pq.write_table(rows, out, compression="zstd", row_group_size=ROW_GROUP_ROWS)
-    return bytes(out.getvalue())
-
-
-def copy_records(sources: Iterator[pa.Table], target: Any) -> dict[str, Span]:
-    """Copy records into one Parquet file; returns their spans."""
-    spans: dict[str, Span] = {}
-    with pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
-        for rows in sources:
-            writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-            spans = merge_spans([spans, spans_of(rows)])
-    return spans
-
-
-def read_tables(source: Any) -> Iterator[pa.Table]:
-    """Read the records of a file in batches.
-
-    Raises:
-        pyarrow.ArrowInvalid: The file is no Parquet, or has other columns.
-    """
-    with pq.ParquetFile(source) as file:
-        if not file.schema_arrow.equals(SCHEMA):
-            raise pa.ArrowInvalid(f"the columns are not those of an archive: {', '.join(file.schema_arrow.names)}")
-        for batch in file.iter_batches(ROW_GROUP_ROWS):
-            yield pa.Table.from_batches([batch], SCHEMA)

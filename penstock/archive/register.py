@@ -1,0 +1,86 @@
+"""Lets a catalog know a table that lies in the folder of an archive, after the catalog that knew it was lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.exceptions import NoSuchTableError
+
+from penstock.archive import catalog, file_io
+from penstock.archive.state import ArchiveState
+from penstock.errors import SinkError
+
+if TYPE_CHECKING:
+    from penstock.archive.stream import ArchiveOutput
+    from penstock.object_store.bucket import Bucket
+
+STATE = "penstock.state"
+METADATA = re.compile(r"metadata/(\d+)-[0-9a-f-]+\.metadata\.json")
+
+
+def metadata_files(bucket: Bucket) -> dict[str, int]:
+    """The metadata files in the folder of a table, and their versions."""
+    keys = [one.key for one in bucket.list_objects("metadata")]
+    return {key: int(match[1]) for key in keys if (match := METADATA.fullmatch(key))}
+
+
+def register(output: ArchiveOutput) -> list[str]:
+    """Let the catalog know the tables of an archive by their newest metadata, whatever it knew before.
+
+    A metadata file may be there whose commit was refused. So of several of the newest version that of the newest writer
+    counts, with the most records.
+
+    Args:
+        output: The archive.
+
+    Returns:
+        The metadata files.
+
+    Raises:
+        SinkError: There is no table in the folder.
+        Wait: The catalog or the store does not answer.
+    """
+    newest = []
+    for name, prefix in ((output.table, output.prefix), (f"{output.table}_hours", f"{output.prefix}_hours")):
+        bucket = file_io.open_bucket(output.bucket, prefix)
+        versions = metadata_files(bucket)
+        if not versions and name == output.table:
+            raise SinkError(
+                f"there is no table of archive {output.archive}",
+                got=bucket.url("metadata"),
+                hint="check the bucket and the prefix that it declares",
+            )
+        if versions:
+            last = max(versions.values())
+            same = [key for key, version in versions.items() if version == last]
+            newest.append((name, bucket.url(max(same, key=partial(_order, bucket)))))
+    tables = catalog.open_catalog()
+    for name, location in newest:
+        with catalog.errors(f"table {name}"):
+            tables.create_namespace_if_not_exists(name.rpartition(".")[0])
+            try:
+                known = tables.load_table(name).metadata_location
+            except NoSuchTableError:
+                known = ""
+            except SinkError:
+                # What the catalog names is not there.
+                known = "lost"
+            if known == location:
+                continue
+            if known:
+                tables.drop_table(name)
+            tables.register_table(name, location)
+    return [location for _, location in newest]
+
+
+def _order(bucket: Bucket, key: str) -> tuple[int, int]:
+    """The claim of the writer of a metadata file, and the sum of its offsets; zeros for a table without a state."""
+    try:
+        properties: dict[str, Any] = json.loads(bucket.get(key))["properties"]
+        state = ArchiveState.read(properties[STATE], bucket.url(key))
+    except (ValueError, KeyError, SinkError):
+        return 0, 0
+    return state.claim[0], sum(sum(offsets.values()) for offsets in state.positions.values())

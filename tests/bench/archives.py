@@ -1,0 +1,143 @@
+"""Rates of an archive's table: written, read back, read and verified, and planned.
+
+The records are in memory, and the writer, the reader and the library's own scan take turns in one process; the table is
+in the embedded object store, and its catalog in MariaDB.
+
+    python -m tests.bench.archives [million records] [hours to plan]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from penstock.archive.closed_hours import ClosedHours
+from penstock.archive.hour_closer import HourCloser
+from penstock.archive.reader import read_hours, read_interval
+from penstock.archive.records import SCHEMA
+from penstock.archive.stream import output_of
+from penstock.archive.table import ArchiveTable
+from penstock.archive.writer import ArchiveWriter
+from penstock.devstack.servers.mariadb import MariaDB
+from penstock.host.ports import free_port
+from penstock.model.archive import Archive
+from penstock.model.output import CommitMarker
+from penstock.settings import settings
+from penstock.streams import Topic
+from tests.bench.common import table as as_table
+from tests.bench.common import write
+from tests.support import s3_store
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+BATCH = 500_000
+RECORDS = """
+SELECT 'events' AS topic, (n % 4)::INT AS partition, n // 4 AS "offset", encode('key-' || n % 1000) AS key,
+  encode('{"shop":"shop-' || n % 1000 || '","amount":' || n % 977 || ',"at":' || epoch_ms(t) || '}') AS value,
+  t AS timestamp, NULL::STRUCT(key VARCHAR, value BLOB)[] AS headers, t AS event_time
+FROM (SELECT n, $start::TIMESTAMPTZ + to_microseconds((n * $step)::BIGINT) AS t FROM range($first, $last) r(n))
+"""
+
+
+def batch(first: int, count: int, step_us: int) -> pa.Table:
+    with duckdb.connect() as connection:
+        connection.execute("SET timezone = 'UTC'")
+        given = {"start": START, "step": step_us, "first": first, "last": first + count}
+        rows = connection.execute(RECORDS, given).to_arrow_table()
+        assert rows is not None
+        return rows.cast(SCHEMA)
+
+
+def opened(name: str) -> tuple[Archive, ArchiveWriter]:
+    archive = Archive(name, Topic("events", partitions=4), bucket="lake", prefix=name)
+    output = output_of(archive)
+    return archive, ArchiveWriter(output, ArchiveTable.create(output))
+
+
+def timed(what: Callable[[], int]) -> tuple[float, float]:
+    """Records a second, and CPU seconds of this process for a million."""
+    began, cpu = time.monotonic(), time.process_time()
+    count = what()
+    return count / (time.monotonic() - began), (time.process_time() - cpu) / count * 1e6
+
+
+def rates(million: int) -> dict[str, tuple[float, float]]:
+    archive, writer = opened("rates")
+    batches = [batch(first, BATCH, 7200) for first in range(0, million * 1_000_000, BATCH)]
+    output = output_of(archive)
+
+    def written() -> int:
+        for number, rows in enumerate(batches):
+            writer.write({output.name: rows}, CommitMarker("query", number, {}))
+        return million * 1_000_000
+
+    def closed() -> int:
+        later = (START + timedelta(days=30)).timestamp()
+        HourCloser(writer, output, lambda _: ({}, {}), lambda: later).close_due_hours()
+        return million * 1_000_000
+
+    def read() -> int:
+        return sum(rows.num_rows for _, rows in read_interval(writer.table))
+
+    def scanned() -> int:
+        return sum(part.num_rows for part in writer.table.batches())
+
+    ways = {"written": written, "hours closed, small files joined": closed, "read and verified": read,
+            "read by the library alone": scanned}  # fmt: skip
+    return {name: timed(way) for name, way in ways.items()}
+
+
+def planned(hours: int) -> tuple[float, float, int]:
+    """Seconds to plan all files of a table, and to read its hours with what they had when closed; and its files."""
+    archive, writer = opened("planned")
+    output = output_of(archive)
+    # A record in each minute, in batches of a day.
+    for day in range(0, hours, 24):
+        count = min(24, hours - day) * 60
+        writer.write({output.name: batch(day * 60, count, 60_000_000)}, CommitMarker("query", day, {}))
+    later = (START + timedelta(days=3650)).timestamp()
+    HourCloser(writer, replace(output, target=1), lambda _: ({}, {}), lambda: later).close_due_hours()
+    table = ArchiveTable.find(output)
+    assert table
+    began = time.monotonic()
+    files = len(table.files())
+    middle = time.monotonic()
+    assert len(read_hours(table, ClosedHours.of(output))) == hours
+    return middle - began, time.monotonic() - middle, files
+
+
+def main(million: int, hours: int) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        s3_store.server(Path(folder) / "s3") as server,
+        MariaDB(home=Path(folder), port=free_port()) as mariadb,
+    ):
+        endpoint = s3_store.endpoint_of(server)
+        os.environ.update(
+            PENSTOCK_S3_URL=endpoint.url, PENSTOCK_S3_ACCESS_KEY=endpoint.access_key,
+            PENSTOCK_S3_SECRET_KEY=endpoint.secret_key, PENSTOCK_S3_MAKE_BUCKETS="1", PENSTOCK_CONTROL_URL=mariadb.url,
+        )  # fmt: skip
+        settings.cache_clear()
+        found = rates(million)
+        plan_s, hours_s, files = planned(hours)
+    rows = [[name, f"{rate:,.0f}", f"{cpu:.2f}"] for name, (rate, cpu) in found.items()]
+    about = (
+        f"{million} million records in batches of {BATCH:,}, one process. A table of {hours:,} hours in {files:,} "
+        f"files: {plan_s:.2f} s to plan them all, {hours_s:.2f} s to read its hours with what they had when closed."
+    )
+    figures = {"rate, records/s": {name: [rate] for name, (rate, _) in found.items()}}
+    text = f"{about}\n\n{as_table(['', 'records/s', 'CPU s per million'], rows)}"
+    write("archives", text, figures, chart="rate, records/s")
+
+
+if __name__ == "__main__":
+    given = [int(word) for word in sys.argv[1:]]
+    main(*[*given, *(10, 720)[len(given) :]])

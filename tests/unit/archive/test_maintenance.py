@@ -1,0 +1,109 @@
+"""Old snapshots and objects that nobody needs: they go, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from penstock.archive.closed_hours import ClosedHours
+from penstock.archive.maintenance import ORPHAN_AGE, maintain
+from penstock.errors import LeaseLost
+from tests.support.small_archive import (
+    HOUR,
+    archived_rows,
+    batch,
+    closer,
+    hours,
+    is_valid,
+    keys,
+    local_store,
+    open_writer,
+    output,
+    table_of,
+    write_batch,
+)
+
+LATER = datetime.now(UTC) + timedelta(days=3)
+TO = replace(output(), keep_snapshots=timedelta(hours=6))
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path) -> Iterator[None]:
+    with local_store(tmp_path):
+        yield
+
+
+def test_old_snapshots_and_what_only_they_needed_go() -> None:
+    writer = open_writer(TO)
+    for n in range(6):
+        write_batch(writer, TO, batch(n))
+    closer(writer, TO, 6).close_due_hours()
+    small = {file.key for file in table_of(TO).files_of_hour(HOUR)}
+    before = {one.key for one in table_of(TO).bucket.list_objects("data")}
+    assert len(before) == 7
+    records, closed = maintain(TO, LATER)
+    assert (records.snapshots, closed.snapshots) == (7, 0)
+    assert {one.key for one in table_of(TO).bucket.list_objects("data")} == small
+    assert records.objects > 6
+    assert archived_rows(TO) == batch(*range(6)).to_pylist()
+    assert is_valid(TO)
+    assert maintain(TO, LATER)[0].objects == 0
+    # The writer goes on, and so does what it has closed.
+    assert write_batch(writer, TO, batch(5, 6)) == 1
+    closer(writer, TO, 7, time.time()).close_due_hours()
+    assert hours(TO)[HOUR].is_closed
+
+
+def test_young_snapshots_and_objects_stay() -> None:
+    writer = open_writer(TO)
+    write_batch(writer, TO, batch(0))
+    write_batch(writer, TO, batch(1))
+    assert [(one.snapshots, one.objects) for one in maintain(TO)] == [(0, 0)]
+
+
+def test_an_object_of_a_commit_that_failed_goes_when_it_is_old(tmp_path: Path) -> None:
+    old, new = open_writer(TO), open_writer(TO)
+    write_batch(new, TO, batch(0, 1))
+    with pytest.raises(LeaseLost):
+        write_batch(old, TO, batch(0, 1))
+    data = table_of(TO).bucket.list_objects("data")
+    assert len(data) == 2
+    [kept] = keys(TO)
+    [orphan] = {one.key for one in data} - {kept}
+    assert maintain(TO)[0].objects == 0
+    [path] = tmp_path.rglob(orphan.rpartition("/")[2])
+    aged = time.time() - ORPHAN_AGE.total_seconds() - 60
+    os.utime(path, (aged, aged))
+    assert (maintain(TO)[0].objects, path.exists()) == (1, False)
+    assert archived_rows(TO) == batch(0, 1).to_pylist()
+
+
+def test_the_rows_of_closed_hours_get_into_few_files() -> None:
+    writer = open_writer(TO)
+    for hour in range(15):
+        write_batch(writer, TO, batch(hour, hour=hour))
+        closer(writer, TO, hour + 1, LATER.timestamp()).close_due_hours()
+    closed = ClosedHours.of(TO)
+    before = closed.read()
+    assert len(before) == 15
+    maintain(TO, LATER)
+    table = closed._find()
+    assert table
+    assert len(list(table.refresh().scan().plan_files())) == 1
+    assert closed.read() == ClosedHours.of(TO).read() == before
+    assert is_valid(TO)
+    # The next hour is added, and a few files stay as they are.
+    write_batch(writer, TO, batch(15, hour=15))
+    closer(writer, TO, 16, LATER.timestamp()).close_due_hours()
+    assert len(closed.read()) == 16
+    assert closed.join_files(LATER) == 0
+
+
+def test_an_archive_that_never_ran_has_nothing_to_do() -> None:
+    assert maintain(TO) == []

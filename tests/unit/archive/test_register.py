@@ -1,0 +1,104 @@
+"""A catalog that is lost, or an older copy: what lies in the folder of an archive is known again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.archive import catalog
+from penstock.archive.register import register
+from penstock.errors import SinkError, Wait
+from tests.support.s3_store import Calls
+from tests.support.small_archive import (
+    HOUR,
+    archived_rows,
+    batch,
+    closer,
+    hours,
+    is_valid,
+    local_store,
+    open_writer,
+    output,
+    table_of,
+    write_batch,
+)
+
+TO = output()
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path) -> Iterator[None]:
+    with local_store(tmp_path):
+        writer = open_writer(TO)
+        write_batch(writer, TO, batch(0, 1))
+        write_batch(writer, TO, batch(2))
+        closer(writer, TO, 3).close_due_hours()
+        yield
+
+
+def lose() -> None:
+    for name in (TO.table, f"{TO.table}_hours"):
+        catalog.open_catalog().drop_table(name)
+
+
+def test_a_lost_catalog_hides_no_records() -> None:
+    before = table_of(TO).state
+    lose()
+    with pytest.raises(SinkError, match=r"the folder of archive kept has a table that the catalog does not know") as e:
+        open_writer(TO)
+    assert "penstock archives register kept" in str(e.value)
+    assert [location.rpartition("/")[0] for location in register(TO)] == [
+        "s3://lake/kept/metadata",
+        "s3://lake/kept_hours/metadata",
+    ]
+    assert table_of(TO).state == before
+    assert archived_rows(TO) == batch(0, 1, 2).to_pylist()
+    assert hours(TO)[HOUR].is_closed
+    assert is_valid(TO)
+    assert write_batch(open_writer(TO), TO, batch(2, 3)) == 1
+    register(TO)
+    assert len(archived_rows(TO)) == 4
+
+
+def test_an_older_copy_of_the_catalog_comes_to_the_newest_state(tmp_path: Path) -> None:
+    old = (tmp_path / "catalog.db").read_bytes()
+    writer = open_writer(TO)
+    for n in range(3, 40):
+        write_batch(writer, TO, batch(n))
+    (tmp_path / "catalog.db").write_bytes(old)
+    register(TO)
+    assert len(archived_rows(TO)) == 40
+
+
+def test_metadata_of_a_commit_that_was_refused_does_not_count(tmp_path: Path) -> None:
+    """It has the same version as that of the commit which was accepted."""
+    stale = open_writer(TO)
+    new = open_writer(TO)
+    write_batch(new, TO, batch(3, 4))
+    accepted = table_of(TO)._table.metadata_location
+    refused = json.loads((tmp_path / accepted.removeprefix("s3://")).read_text())
+    state = json.loads(refused["properties"]["penstock.state"])
+    state["claim"], state["positions"] = [stale.state.claim[0] - 1, "stale"], {"t": {"0": 1000}}
+    refused["properties"]["penstock.state"] = json.dumps(state)
+    version = accepted.rpartition("/")[2].partition("-")[0]
+    other = f"kept/metadata/{version}-ffffffff-ffff-4fff-8fff-ffffffffffff.metadata.json"
+    (tmp_path / "lake" / other).write_text(json.dumps(refused))
+    lose()
+    assert register(TO)[0] == accepted
+
+
+def test_a_registration_that_is_cut_off_is_repeated(tmp_path: Path) -> None:
+    lose()
+    calls = Calls(3, "before")
+    with local_store(tmp_path, calls), pytest.raises(Wait):
+        register(TO)
+    register(TO)
+    assert archived_rows(TO) == batch(0, 1, 2).to_pylist()
+
+
+def test_an_empty_folder_is_told() -> None:
+    with pytest.raises(SinkError, match=r"there is no table of archive never; got: s3://lake/never/metadata"):
+        register(output("never"))
