@@ -27,9 +27,10 @@ from pyiceberg.exceptions import (
     TooManyRequestsError,
     UnauthorizedError,
 )
-from requests import RequestException
+from requests import RequestException, Response
+from requests.adapters import HTTPAdapter
 from sqlalchemy import make_url
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock.archive import file_io
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 CATALOG = "penstock"
-RETRY_AFTER = 2.0
+RETRY_AFTER, REQUEST_TIMEOUT = 2.0, 20.0
 # Of a SQL catalog: pyiceberg asks these of every table.
 IO = {"py-io-impl": file_io.NAME}
 BUSY = (ServerError, ServiceUnavailableError, TooManyRequestsError, CommitStateUnknownException)
@@ -56,6 +57,14 @@ class ControlCatalog(SqlCatalog):
         MetastoreCatalog.__init__(self, CATALOG, **properties)
         self.engine = engine
         self._init_catalog()
+
+
+class TimedAdapter(HTTPAdapter):
+    """Requests with a time limit, which pyiceberg's have not."""
+
+    def send(self, *args: Any, **options: Any) -> Response:
+        options["timeout"] = options.get("timeout") or REQUEST_TIMEOUT
+        return super().send(*args, **options)
 
 
 def open_catalog() -> Catalog:
@@ -73,7 +82,10 @@ def open_catalog() -> Catalog:
 def _opened(url: str, options: str, control_url: str) -> Catalog:
     with errors(url or "the control database"):
         if url:
-            return RestCatalog(CATALOG, uri=url, **{**json.loads(options or "{}"), **IO})
+            rest = RestCatalog(CATALOG, uri=url, **{**json.loads(options or "{}"), **IO})
+            for scheme in ("http://", "https://"):
+                rest._session.mount(scheme, TimedAdapter())
+            return rest
         return ControlCatalog(connect(control_url).engine, **IO)
 
 
@@ -121,8 +133,8 @@ def errors(what: str) -> Iterator[None]:
         raise Wait(f"the Iceberg catalog does not answer for {what}", got=_text(e), seconds=RETRY_AFTER) from e
     except REFUSED as e:
         raise refused(e, "check the token or credential in PENSTOCK_ICEBERG_OPTIONS, and its rights") from e
-    except DBAPIError as e:
-        # A database that restarts, or is full of connections; others have a fault of their own.
+    except (OperationalError, InterfaceError, IntegrityError) as e:
+        # A database that restarts, or is full of connections; and two that made a row at once.
         raise Wait(f"the Iceberg catalog does not answer for {what}", got=_text(e), seconds=RETRY_AFTER) from e
     except SQLAlchemyError as e:
         raise refused(e, "see its message") from e

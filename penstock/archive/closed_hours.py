@@ -127,7 +127,6 @@ class ClosedHours:
 
     def __init__(self, table: str, location: str = "") -> None:
         self.name, self._location = f"{table}_hours", f"{location}_hours"
-        self._table: Table | None = None
         self._newest: tuple[int | None, str, dict[str, ClosedHour]] = (None, "", {})
 
     @classmethod
@@ -146,7 +145,7 @@ class ClosedHours:
         with catalog.errors(f"table {self.name}"):
             if (table := self._find()) is None:
                 return {}
-            snapshot = table.refresh().current_snapshot()
+            snapshot = table.current_snapshot()
             version = (snapshot.snapshot_id if snapshot else None, str(rows))
             if self._newest[:2] != version:
                 found = table.scan(rows).to_arrow().sort_by("revision").to_pylist()
@@ -159,7 +158,7 @@ class ClosedHours:
             table = self._find() or self._create()
             rows = pa.Table.from_pylist([hour.row() for hour in hours], table.schema().as_arrow())
             try:
-                table.refresh().append(rows)
+                table.append(rows)
             except CommitFailedException as e:
                 raise Wait(f"another program has changed table {self.name}", got=str(e)[:300], seconds=0.5) from e
 
@@ -170,7 +169,7 @@ class ClosedHours:
         with catalog.errors(f"table {self.name}"):
             if (table := self._find()) is None:
                 return 0
-            files = [task.file for task in table.refresh().scan(rows).plan_files()]
+            files = [task.file for task in table.scan(rows).plan_files()]
             if len(files) <= MOST_FILES + len({str(file.partition) for file in files}):
                 return 0
             try:
@@ -180,20 +179,18 @@ class ClosedHours:
             return len(files)
 
     def _find(self) -> Table | None:
-        if self._table is None:
-            try:
-                self._table = catalog.open_catalog().load_table(self.name)
-            except NoSuchTableError:
-                return None
-        return self._table
+        """The table as it is now."""
+        try:
+            return catalog.open_catalog().load_table(self.name)
+        except NoSuchTableError:
+            return None
 
     def _create(self) -> Table:
         tables = catalog.open_catalog()
         try:
-            self._table = tables.create_table(
+            return tables.create_table(
                 self.name, SCHEMA, location=self._location, partition_spec=PARTITIONS,
                 properties=PROPERTIES,
             )  # fmt: skip
         except TableAlreadyExistsError:
-            self._table = tables.load_table(self.name)
-        return self._table
+            return tables.load_table(self.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -75,6 +76,9 @@ class StoredInput(InputFile):
         return self._bucket.size(self._key) is not None
 
     def open(self, seekable: bool = True) -> Any:  # noqa: ARG002
+        if "/metadata/" in f"/{self._key}":
+            # As a whole: what is read from a stream later would raise the errors of Arrow.
+            return BytesIO(self._bucket.get(self._key))
         return self._bucket.input_stream(self._key)
 
 

@@ -27,8 +27,8 @@ from penstock.kafka.admin import admin, log_end_offsets, partition_counts, topic
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
+    from penstock.archive.archive_file import ArchiveFile
     from penstock.archive.stream import ArchiveOutput
-    from penstock.archive.table import ArchiveFile
     from penstock.archive.writer import ArchiveWriter
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,7 @@ class HourCloser:
         self._writer, self._output, self._read_topic_ends, self._clock = writer, output, read_topic_ends, clock
         self._ends: dict[str, TopicEnds] = {}
         self._closed_at: dict[str, float] = {}
+        self._found_at = 0
         self._stop = threading.Event()
         self._last_error = ""
 
@@ -107,6 +108,7 @@ class HourCloser:
 
         An hour that cannot be closed does not stop the others; the first error is raised in the end.
         """
+        self._find_open_hours()
         due = list(self._due_hours())
         errors = list[Exception]()
         for hour in self._fully_archived(due) if due else ():
@@ -120,6 +122,14 @@ class HourCloser:
                 errors.append(e)
         if errors:
             raise errors[0]
+
+    def _find_open_hours(self) -> None:
+        """Once an hour, look for open hours that the writer does not know, as another one may have opened them."""
+        if (now := int(self._clock() // 3600)) > self._found_at > 0:
+            found = self._writer.find_open_hours()
+            with self._writer.lock:
+                self._writer.open_hours |= found
+        self._found_at = now
 
     def _run(self) -> None:
         while not self._stop.wait(CHECK_INTERVAL):
@@ -157,6 +167,7 @@ class HourCloser:
     def _close(self, hour: str) -> None:
         writer = self._writer
         with writer.lock:
+            writer.look_again()
             # What is written from here on opens it again.
             writer.open_hours.discard(hour)
             found, snapshot = writer.table.files_of_hour(hour), writer.table.snapshot_id
@@ -168,7 +179,13 @@ class HourCloser:
                 hour, previous.revision + 1 if previous else 1, now, sum(s.rows for s in spans.values()),
                 sum(size for size, _ in files), len(files), joined or snapshot or 0, spans,
             )  # fmt: skip
-            writer.closed_hours.add([closed])
+            with writer.lock:
+                # A writer that was replaced meanwhile promises nothing.
+                writer.look_again(always=True)
+                if self._stop.is_set():
+                    raise Wait(f"archive {self._output.archive} is being closed", seconds=0.0)
+                if not previous or previous.spans != spans:
+                    writer.closed_hours.add([closed])
         except BaseException:
             with writer.lock:
                 writer.open_hours.add(hour)
@@ -208,6 +225,10 @@ class HourCloser:
         if not added:
             return result, None
         with writer.lock:
+            writer.look_again()
+            present = {file.key for file in table.files_of_hour(hour) if not file.has_deletes}
+            if gone := [file.key for file in removed if file.key not in present]:
+                raise Wait(f"another program has changed files of hour {hour}", got=gone[0], seconds=0.0)
             writer.commit(writer.state, added, removed)
             return result, table.snapshot_id
 

@@ -15,7 +15,8 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from penstock.archive import catalog, file_io
 from penstock.archive.closed_hours import ClosedHours
-from penstock.errors import Wait
+from penstock.archive.register import metadata_files, metadata_version
+from penstock.errors import SinkError, Wait
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -57,12 +58,25 @@ def maintain(output: ArchiveOutput, now: datetime | None = None) -> list[Maintai
                 table = catalog.open_catalog().load_table(name)
             except NoSuchTableError:
                 continue
+            _refuse_older_catalog(table)
             before = len(table.metadata.snapshots)
             _expire(table, at - output.keep_snapshots)
-            left = table.refresh()
-            deleted = _delete_orphans(left, at - ORPHAN_AGE)
-            found.append(Maintained(name, before - len(left.metadata.snapshots), *deleted))
+            deleted = _delete_orphans(table, at - ORPHAN_AGE)
+            found.append(Maintained(name, before - len(table.metadata.snapshots), *deleted))
     return found
+
+
+def _refuse_older_catalog(table: Table) -> None:
+    """SinkError if the folder has newer metadata than the catalog names: its files would be deleted."""
+    bucket_name, _, prefix = table.location().removeprefix("s3://").partition("/")
+    versions = metadata_files(file_io.open_bucket(bucket_name, prefix))
+    known = metadata_version(table.metadata_location)
+    if versions and max(versions.values()) > known + 1:
+        raise SinkError(
+            f"the catalog names an older state of table {'.'.join(table.name())} than its folder has",
+            got=f"version {known} of {max(versions.values())}",
+            hint="let it know the newest: penstock archives register",
+        )
 
 
 def _expire(table: Table, before: datetime) -> None:
@@ -72,7 +86,8 @@ def _expire(table: Table, before: datetime) -> None:
     try:
         # The library takes a time without a zone for one of UTC.
         table.maintenance.expire_snapshots().older_than(before.replace(tzinfo=None)).commit()
-    except CommitFailedException as e:
+    except (CommitFailedException, ValueError) as e:
+        # Somebody else has expired them.
         raise Wait(f"table {'.'.join(table.name())} was changed meanwhile", got=str(e)[:200], seconds=1.0) from e
 
 
@@ -85,8 +100,12 @@ def _delete_orphans(table: Table, before: datetime) -> tuple[int, int]:
     location = f"{table.location()}/"
     bucket_name, _, prefix = table.location().removeprefix("s3://").partition("/")
     bucket = file_io.open_bucket(bucket_name, prefix)
-    # Listed first: what is written meanwhile is not among them.
-    objects = [one for folder in ("data", "metadata") for one in bucket.list_objects(folder) if one.changed_at < before]
+    listed = [one for folder in ("data", "metadata") for one in bucket.list_objects(folder)]
+    # The clock of this host may be ahead of the store's.
+    before = min(before, max((one.changed_at for one in listed), default=before) - ORPHAN_AGE)
+    objects = [one for one in listed if one.changed_at < before]
+    # Behind the list: what was committed meanwhile is needed.
+    table.refresh()
     needed = {path.removeprefix(location) for path in _paths(table)} if objects else set()
     orphans = [one for one in objects if one.key not in needed]
     for one in orphans:

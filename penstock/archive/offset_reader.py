@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from penstock.archive.archive_file import ArchiveFile
     from penstock.archive.state import Spans
     from penstock.archive.stream import ArchiveOutput
-    from penstock.archive.table import ArchiveFile
 
     Ranges = Mapping[int, tuple[int, int]]
     """By partition, the first offset and the one behind the last."""

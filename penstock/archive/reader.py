@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.archive import records
+from penstock.archive.archive_file import ArchiveFile
 from penstock.archive.closed_hours import ClosedHour, ClosedHours
 from penstock.archive.state import Span, Spans, merge_spans, span_difference
-from penstock.archive.table import SPANS, ArchiveFile, ArchiveTable
+from penstock.archive.table import SPANS, ArchiveTable
 from penstock.errors import SinkError
 from penstock.object_store.bucket import ObjectNotFound
 
@@ -153,13 +154,20 @@ def _readable(url: str) -> Iterator[None]:
 
 
 def check_hour(table: ArchiveTable, hour: ArchiveHour, spans: Sequence[Spans]) -> None:
-    """Compare a closed hour with the records that its files have. spans: of its files.
+    """Compare an hour that was closed with the records that its files had then. spans: of these.
 
     Raises:
-        SinkError: They are as many, and others.
+        SinkError: They are others.
     """
-    if hour.closed and hour.is_closed and (difference := span_difference(hour.closed.spans, merge_spans(spans))):
+    if hour.closed and (difference := span_difference(hour.closed.spans, _of_partitions(hour.closed, spans))):
         raise SinkError(
             f"hour {hour.name} of table {table.name} has other records than when it was closed",
-            got=difference, hint=f"look for what changed the table, and go back to snapshot {hour.closed.snapshot}",
+            got=difference,
+            hint="look for what changed the table, and write the missing rows back, of its snapshot "
+            f"{hour.closed.snapshot} if that is kept; do not roll the table back",
         )  # fmt: skip
+
+
+def _of_partitions(closed: ClosedHour, spans: Sequence[Spans]) -> Spans:
+    """The records of the partitions that an hour had when it was closed."""
+    return {name: span for name, span in merge_spans(spans).items() if name in closed.spans}

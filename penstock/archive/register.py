@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.object_store.bucket import Bucket
 
 STATE = "penstock.state"
-METADATA = re.compile(r"metadata/(\d+)-[0-9a-f-]+\.metadata\.json")
+METADATA = re.compile(r"metadata/(\d+)-[0-9a-f-]+\.metadata\.json$")
 
 
 def metadata_files(bucket: Bucket) -> dict[str, int]:
@@ -27,11 +27,17 @@ def metadata_files(bucket: Bucket) -> dict[str, int]:
     return {key: int(match[1]) for key in keys if (match := METADATA.fullmatch(key))}
 
 
+def metadata_version(location: str) -> int:
+    """The version of a metadata file, by its name; 0 for a name of another program."""
+    match = METADATA.search(location)
+    return int(match[1]) if match else 0
+
+
 def register(output: ArchiveOutput) -> list[str]:
     """Let the catalog know the tables of an archive by their newest metadata, whatever it knew before.
 
-    A metadata file may be there whose commit was refused. So of several of the newest version that of the newest writer
-    counts, with the most records.
+    A metadata file may be there whose commit was refused; its snapshot is not there then. Of several of the newest
+    version that of the newest writer counts, with the most records.
 
     Args:
         output: The archive.
@@ -54,8 +60,15 @@ def register(output: ArchiveOutput) -> list[str]:
                 hint="check the bucket and the prefix that it declares",
             )
         if versions:
-            last = max(versions.values())
-            same = [key for key, version in versions.items() if version == last]
+            whole = {key: version for key, version in versions.items() if _is_whole(bucket, key)}
+            last = max(whole.values(), default=0)
+            same = [key for key, version in whole.items() if version == last]
+            if not same:
+                raise SinkError(
+                    f"no metadata of archive {output.archive} has its snapshot",
+                    got=bucket.url(max(versions)),
+                    hint="restore the folder from a version or backup of the bucket",
+                )
             newest.append((name, bucket.url(max(same, key=partial(_order, bucket)))))
     tables = catalog.open_catalog()
     for name, location in newest:
@@ -74,6 +87,18 @@ def register(output: ArchiveOutput) -> list[str]:
                 tables.drop_table(name)
             tables.register_table(name, location)
     return [location for _, location in newest]
+
+
+def _is_whole(bucket: Bucket, key: str) -> bool:
+    """Whether the current snapshot of a metadata file is there."""
+    try:
+        metadata: dict[str, Any] = json.loads(bucket.get(key))
+        current = metadata.get("current-snapshot-id")
+        lists = [one["manifest-list"] for one in metadata.get("snapshots", []) if one["snapshot-id"] == current]
+    except (ValueError, KeyError, TypeError):
+        return False
+    root = bucket.url("")
+    return not lists or bucket.size(lists[0].removeprefix(root)) is not None
 
 
 def _order(bucket: Bucket, key: str) -> tuple[int, int]:

@@ -114,3 +114,14 @@ def _span_text(span: Span | None) -> str:
     if span is None:
         return "none"
     return f"{span.rows} records, offsets {span.first} to {span.last}, sum {span.sum:016x}"
+
+
+def first_of_hour(at: datetime) -> datetime:
+    """The start of the hour of a time."""
+    return at.replace(minute=0, second=0, microsecond=0)
+
+
+def last_of_hour(end: datetime) -> datetime:
+    """The last microsecond of the hour of the last microsecond before a time."""
+    last = end - datetime.resolution
+    return hour_end(f"{last:%Y-%m-%dT%H}")

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -34,24 +33,25 @@ from pyiceberg.io.pyarrow import (
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import HourTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    IntegerType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestamptzType,
-)
+from pyiceberg.types import TimestamptzType
 
 from penstock.archive import catalog, file_io, records
-from penstock.archive.register import STATE, metadata_files
-from penstock.archive.state import EPOCH, HOUR, ArchiveState, Spans, hour_end, hour_of, hour_start, merge_spans
+from penstock.archive.archive_file import ArchiveFile
+from penstock.archive.columns import PARTITIONS, PROPERTIES, SCHEMA, thread_safe
+from penstock.archive.register import STATE, metadata_files, metadata_version
+from penstock.archive.state import (
+    EPOCH,
+    HOUR,
+    ArchiveState,
+    Spans,
+    first_of_hour,
+    hour_end,
+    hour_of,
+    hour_start,
+    last_of_hour,
+    merge_spans,
+)  # fmt: skip
 from penstock.errors import LeaseLost, SinkError, Wait
 
 if TYPE_CHECKING:
@@ -61,59 +61,10 @@ if TYPE_CHECKING:
     from penstock.archive.stream import ArchiveOutput
     from penstock.object_store.bucket import Bucket
 
-HEADER = StructType(NestedField(10, "key", StringType()), NestedField(11, "value", BinaryType()))
-SCHEMA = Schema(
-    NestedField(1, "topic", StringType(), doc="topic of the record"),
-    NestedField(2, "partition", IntegerType(), doc="its partition"),
-    NestedField(3, "offset", LongType(), doc="its offset"),
-    NestedField(4, "key", BinaryType()),
-    NestedField(5, "value", BinaryType(), doc="null for a tombstone"),
-    NestedField(6, "timestamp", TimestamptzType(), doc="the record's own time"),
-    NestedField(7, "headers", ListType(9, HEADER, element_required=False)),
-    NestedField(8, "event_time", TimestamptzType(), doc="event time by the archive's declaration"),
-)
-PARTITIONS = PartitionSpec(PartitionField(8, 1000, HourTransform(), "hour"))
-CLAIM, ARCHIVE = "penstock.claim", "penstock.archive"
+ARCHIVE = "penstock.archive"
 SPANS = "penstock.spans"
 """Key of a data file's own metadata: `{"topic/partition": [rows, first offset, last offset, sum of hashes]}`."""
-PROPERTIES = {
-    "format-version": "2",
-    "commit.retry.num-retries": "0",
-    "commit.manifest-merge.enabled": "true",
-    "write.parquet.compression-codec": "zstd",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-    # Keys and values are not repeated in metadata, which more people may read.
-    "write.metadata.metrics.default": "none",
-    **{
-        f"write.metadata.metrics.column.{name}": "full"
-        for name in ("topic", "partition", "offset", "timestamp", "event_time")
-    },
-}
 ATTEMPTS = 5
-
-
-@dataclass(frozen=True)
-class ArchiveFile:
-    """A data file of the table.
-
-    Attributes:
-        key: Below the folder of the table.
-        hour: Of its records' event times.
-        timestamps: First and last timestamp of its records; None if they are unknown.
-        task: How the library reads it, without the rows that another program has deleted of it.
-    """
-
-    key: str
-    hour: str
-    size: int
-    rows: int
-    timestamps: tuple[datetime, datetime] | None
-    task: FileScanTask
-
-    @property
-    def has_deletes(self) -> bool:
-        return bool(self.task.delete_files)
 
 
 class ArchiveTable:
@@ -189,18 +140,49 @@ class ArchiveTable:
                 got=table.location(),
                 hint=f"the archive says {output.location}: correct its bucket and prefix, or declare another table",
             )
-        return cls(table, file_io.open_bucket(output.bucket, output.prefix))
+        found = cls(table, file_io.open_bucket(output.bucket, output.prefix))
+        found._check_form()
+        return found
+
+    def _check_form(self) -> None:
+        """SinkError if another program has changed the columns or the partitions: files would be misplaced."""
+        columns = [field.name for field in self._table.schema().fields]
+        parts = [(field.source_id, str(field.transform)) for field in self._table.spec().fields]
+        if columns != [field.name for field in SCHEMA.fields] or parts != [(8, "hour")]:
+            raise SinkError(
+                f"another program has changed the columns or the partitions of table {self.name}",
+                got=f"columns {', '.join(columns)}; partitions {self._table.spec()}",
+                hint="undo the change; give other columns to a table of your own that is filled from this one",
+            )
 
     @property
     def state(self) -> ArchiveState:
-        """What is archived."""
-        return ArchiveState.read(self._table.properties.get(STATE, ""), self.name)
+        """What is archived.
+
+        Raises:
+            SinkError: The table is at another snapshot than the state was committed with: somebody has rolled it back.
+        """
+        text, snapshot = self._table.properties.get(STATE, ""), self._table.current_snapshot()
+        while snapshot and snapshot.summary and STATE not in snapshot.summary.additional_properties:
+            parent = snapshot.parent_snapshot_id
+            snapshot = self._table.snapshot_by_id(parent) if parent is not None else None
+        if snapshot and snapshot.summary and snapshot.summary[STATE] != text:
+            raise SinkError(
+                f"table {self.name} was rolled back, so it lacks records that count as archived",
+                got=f"snapshot {snapshot.snapshot_id}",
+                hint="make its newest snapshot the current one again; to undo a change, write the rows instead",
+            )
+        return ArchiveState.read(text, self.name)
 
     @property
     def snapshot_id(self) -> int | None:
         """Of the newest snapshot."""
         snapshot = self._table.current_snapshot()
         return snapshot.snapshot_id if snapshot else None
+
+    def property(self, name: str) -> str:
+        """A property of the table; empty if it has none of this name."""
+        return str(self._table.properties.get(name, ""))
 
     def as_of(self, at: datetime) -> ArchiveTable:
         """The table as it was at a time, to read its files.
@@ -226,6 +208,7 @@ class ArchiveTable:
         """Read the table again. As `find`."""
         with self._errors():
             self._table.refresh()
+        self._check_form()
 
     def claim(self) -> tuple[int, str]:
         """Fence every earlier writer of the archive.
@@ -235,7 +218,9 @@ class ArchiveTable:
 
         Raises:
             Wait: Other writers open the archive too.
+            SinkError: The catalog is older than the table.
         """
+        self.check_catalog()
         for _ in range(ATTEMPTS):
             state = self.state
             claim = (state.claim[0] + 1, uuid.uuid4().hex[:8])
@@ -247,8 +232,36 @@ class ArchiveTable:
                 return claim
         raise Wait(f"other writers open table {self.name} at the same time", seconds=1.0)
 
-    def commit(self, state: ArchiveState, added: Sequence[DataFile] = (), removed: Sequence[ArchiveFile] = ()) -> None:
+    def check_catalog(self) -> None:
+        """Refuse a catalog that was restored from an older copy: what was committed since would be lost.
+
+        Raises:
+            SinkError: The folder has newer metadata than the catalog names. One version more is of a commit that was
+                refused.
+        """
+        known = metadata_version(self._table.metadata_location)
+        versions = metadata_files(self.bucket)
+        if versions and max(versions.values()) > known + 1:
+            raise SinkError(
+                f"the catalog names an older state of table {self.name} than its folder has",
+                got=f"version {known} of {max(versions.values())}",
+                hint=f"let it know the newest: penstock archives register {self._table.properties.get(ARCHIVE)}",
+            )
+
+    def commit(
+        self,
+        state: ArchiveState,
+        added: Sequence[DataFile] = (),
+        removed: Sequence[ArchiveFile] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         """Add and remove files, and say what is archived then.
+
+        Args:
+            state: What is archived then.
+            added: New files.
+            removed: Files that are replaced.
+            properties: Further properties of the table.
 
         Raises:
             LeaseLost: There is a newer writer.
@@ -256,7 +269,7 @@ class ArchiveTable:
                 `refresh` tells what is archived.
         """
         try:
-            self._commit(state, added, [file.task.file for file in removed])
+            self._commit(state, added, [file.task.file for file in removed], properties or {})
         except CommitFailedException as e:
             self.refresh()
             if self.state.claim != state.claim:
@@ -266,12 +279,19 @@ class ArchiveTable:
                 ) from e
             raise Wait(f"another program has changed table {self.name}", got=str(e)[:300], seconds=0.5) from e
 
-    def _commit(self, state: ArchiveState, added: Sequence[DataFile] = (), removed: Sequence[DataFile] = ()) -> None:
+    def _commit(
+        self,
+        state: ArchiveState,
+        added: Sequence[DataFile] = (),
+        removed: Sequence[DataFile] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        text = state.to_json()
         with self._errors():
             change = self._table.transaction()
-            change.set_properties({STATE: state.to_json()})
-            update = change.update_snapshot({CLAIM: f"{state.claim[0]}-{state.claim[1]}"})
-            with _thread_safe(update.overwrite()) if removed else update.merge_append() as files:
+            change.set_properties({**(properties or {}), STATE: text})
+            update = change.update_snapshot({STATE: text})
+            with thread_safe(update.overwrite()) if removed else update.merge_append() as files:
                 for one in added:
                     files.append_data_file(one)
                 for one in removed:
@@ -288,10 +308,16 @@ class ArchiveTable:
         """
         parts = [f"({where})"] if where else []
         if start is not None:
-            parts.append(f"event_time >= '{_first_of_hour(start).isoformat()}'")
+            parts.append(f"event_time >= '{first_of_hour(start).isoformat()}'")
         if end is not None:
-            parts.append(f"event_time <= '{_last_of_hour(end).isoformat()}'")
+            parts.append(f"event_time <= '{last_of_hour(end).isoformat()}'")
         rows = " AND ".join(parts) or AlwaysTrue()
+        if self._snapshot is not None and self._table.snapshot_by_id(self._snapshot) is None:
+            raise SinkError(
+                f"table {self.name} no longer keeps the snapshot that is read",
+                got=self._snapshot,
+                hint="take a later time; an archive declares `keep_snapshots`",
+            )
         with self._errors():
             scan = self._table.scan(rows, snapshot_id=self._snapshot)
             found = [self._file(task) for task in scan.plan_files()]
@@ -302,11 +328,17 @@ class ArchiveTable:
         return self.files(hour_start(hour), hour_end(hour))
 
     def _file(self, task: FileScanTask) -> ArchiveFile:
-        entry = task.file
+        entry, location = task.file, f"{self._table.location()}/"
+        if not entry.file_path.startswith(location) or entry.partition[0] is None:
+            raise SinkError(
+                f"table {self.name} has a file without event times, or outside of its folder, which cannot be read",
+                got=entry.file_path,
+                hint="another program has written it: remove it from the table",
+            )
         stamps = [bounds.get(6) for bounds in (entry.lower_bounds, entry.upper_bounds) if bounds]
         times: list[Any] = [from_bytes(TimestamptzType(), value) for value in stamps if value is not None]
         return ArchiveFile(
-            entry.file_path.removeprefix(f"{self._table.location()}/"),
+            entry.file_path.removeprefix(location),
             hour_of(entry.partition[0]),
             entry.file_size_in_bytes,
             entry.record_count,
@@ -358,29 +390,3 @@ class ArchiveTable:
     def _errors(self) -> Iterator[None]:
         with catalog.errors(f"table {self.name}"), self.bucket.errors("metadata"):
             yield
-
-
-def _thread_safe(change: Any) -> Any:
-    """Let each look for the manifests that name removed files have a state of its own: the library shares one among
-    threads, which then miss a manifest now and then, and refuses the commit (ValidationException)."""
-    build = change._build_manifest_evaluator
-
-    def evaluator(spec: int) -> Callable[[Any], bool]:
-        def matches(manifest: Any) -> bool:
-            found: bool = build(spec)(manifest)
-            return found
-
-        return matches
-
-    change._build_manifest_evaluator = evaluator
-    return change
-
-
-def _first_of_hour(at: datetime) -> datetime:
-    return at.replace(minute=0, second=0, microsecond=0)
-
-
-def _last_of_hour(end: datetime) -> datetime:
-    """The last microsecond of the hour of the last microsecond before a time."""
-    last = end - datetime.resolution
-    return hour_end(f"{last:%Y-%m-%dT%H}")

@@ -6,8 +6,9 @@
     <prefix>/_penstock/states/<writer>-<n>.json.gz       what is archived; the greatest name is valid
     <prefix>/_penstock/hours/date=.../hour=23/*.json.gz  manifests of closed hours
 
-Each file is compared with what the old archive says of it, and each hour with its manifest. Hours that the table has
-are left out, so an interrupted run is continued. The old objects are left as they are.
+Each file is compared with what the old archive says of it, and each hour with its manifest. Records that the archive
+has written itself are left out. Which hours are taken over is a property of the table, set in the commit of their
+records, so an interrupted run is continued. The old objects are left as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 
 from penstock.archive import file_io, records
 from penstock.archive.closed_hours import ClosedHour, ClosedHours
-from penstock.archive.reader import RESTORE_HINT
+from penstock.archive.reader import RESTORE_HINT, spans_of_file
 from penstock.archive.state import Span, Spans, merge_spans, span_difference
 from penstock.archive.table import ArchiveTable
 from penstock.errors import SinkError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.object_store.bucket import Bucket
 
 STATES = "_penstock/states"
+TAKEN = "penstock.taken-over"
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class OldFile:
 
 @dataclass(frozen=True)
 class TakenHour:
-    """An hour that was taken over; `records` 0 if the table had it."""
+    """An hour that was taken over; `records` 0 if an earlier run did it, or the archive had them all."""
 
     hour: str
     records: int
@@ -70,26 +72,28 @@ def take_over(output: ArchiveOutput, bucket: str, prefix: str) -> Iterator[Taken
     old = _state(store)
     table, closed = ArchiveTable.create(output), ClosedHours.of(output)
     claim, closed_before = table.claim(), closed.read()
-    # What the archive has written itself begins behind these offsets.
-    firsts = _first_offsets(table, old)
+    progress = _progress(table, old)
     for hour in sorted({*old["open"], *old["closed"]}):
-        manifest = _json(store, old["closed"][hour]["key"]) if hour in old["closed"] else None
-        files = [_file(one) for one in [*(manifest["files"] if manifest else ()), *old["open"].get(hour, ())]]
-        there = table.files_of_hour(hour)
-        if hour in closed_before or sum(file.rows for file in there) >= sum(
-            s.rows for f in files for s in f.spans.values()
-        ):
-            yield TakenHour(hour, 0, len(there))
+        if hour in progress["hours"]:
+            yield TakenHour(hour, 0, 0)
             continue
+        manifest = _json(store, old["closed"][hour]["key"]) if hour in old["closed"] else None
+        late = old["open"].get(hour, ())
+        files = [_file(one) for one in [*(manifest["files"] if manifest else ()), *late]]
+        firsts = progress["firsts"]
         entry, spans = table.write_file(hour, (part for file in files for part in _records(store, file, firsts)))
-        table.commit(replace(table.state, claim=claim), [entry])
-        if manifest and not old["open"].get(hour) and not there:
-            expected = {name: Span(*numbers) for name, numbers in manifest["spans"].items()}
-            if not firsts and (difference := span_difference(expected, spans)):
-                raise SinkError(
-                    f"hour {hour} of the old archive has other records than its manifest says",
-                    got=difference, hint=RESTORE_HINT,
-                )  # fmt: skip
+        expected = {name: Span(*numbers) for name, numbers in manifest["spans"].items()} if manifest else {}
+        is_whole = manifest is not None and not late and not firsts
+        if is_whole and (difference := span_difference(expected, spans)):
+            raise SinkError(
+                f"hour {hour} of the old archive has other records than its manifest says",
+                got=difference, hint=RESTORE_HINT,
+            )  # fmt: skip
+        there = table.files_of_hour(hour)
+        progress["hours"].append(hour)
+        added = [entry] if spans else []
+        table.commit(replace(table.state, claim=claim), added, properties={TAKEN: json.dumps(progress)})
+        if is_whole and not there and hour not in closed_before:
             at = old["closed"][hour]
             closed.add(
                 [
@@ -99,36 +103,52 @@ def take_over(output: ArchiveOutput, bucket: str, prefix: str) -> Iterator[Taken
                     )
                 ]
             )  # fmt: skip
-        yield TakenHour(hour, sum(span.rows for span in spans.values()), 1)
+        yield TakenHour(hour, sum(span.rows for span in spans.values()), len(added))
     _take_state(table, claim, old)
+
+
+def _progress(table: ArchiveTable, old: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run has done: `hours` that are taken over, and `firsts`, by partition the first offset that the archive
+    had written itself before. Both change with the commits of the table."""
+    if text := table.property(TAKEN):
+        found: dict[str, Any] = json.loads(text)
+        return found
+    state = table.state
+    spans = merge_spans(spans_of_file(table, file) for file in table.files())
+    own = {
+        f"{topic}/{p}": spans[name].first if (name := f"{topic}/{p}") in spans else position
+        for topic, offsets in state.positions.items()
+        for p, position in offsets.items()
+        # Of a topic that was recreated all old records are others.
+        if not _is_recreated(state.ids, old["ids"], topic)
+    }
+    return {"hours": [], "firsts": own}
+
+
+def _is_recreated(ids: Mapping[str, str], old: Mapping[str, str], topic: str) -> bool:
+    return topic in ids and topic in old and ids[topic] != old[topic]
 
 
 def _take_state(table: ArchiveTable, claim: tuple[int, str], old: Mapping[str, Any]) -> None:
     """Say that the table has what the old archive had as well."""
     state = table.state
     positions, begins = ({t: dict(p) for t, p in kind.items()} for kind in (state.positions, state.begins))
+    recreated = {*state.recreated, *old["recreated"]}
     for topic, offsets in old["positions"].items():
+        if _is_recreated(state.ids, old["ids"], topic):
+            recreated.add(topic)
+            continue
         for name, position in offsets.items():
             p = int(name)
             own, start = begins.get(topic, {}).get(p), old["begins"].get(topic, {}).get(name)
-            is_gapless = own is None or position >= own
-            if start is not None and is_gapless:
+            if start is not None and (own is None or position >= own):
                 begins.setdefault(topic, {})[p] = start
             positions.setdefault(topic, {})[p] = max(position, positions.get(topic, {}).get(p, 0))
-    recreated = tuple(sorted({*state.recreated, *old["recreated"]}))
     ids = {**old["ids"], **state.ids}
-    table.commit(replace(state, claim=claim, positions=positions, begins=begins, ids=ids, recreated=recreated))
-
-
-def _first_offsets(table: ArchiveTable, old: Mapping[str, Any]) -> dict[str, int]:
-    """By partition, the first offset that the archive has written itself; of a topic that was recreated none."""
-    state = table.state
-    return {
-        f"{topic}/{p}": start
-        for topic, offsets in state.begins.items()
-        for p, start in offsets.items()
-        if old["ids"].get(topic, "") == state.ids.get(topic, "")
-    }
+    changed = replace(
+        state, claim=claim, positions=positions, begins=begins, ids=ids, recreated=tuple(sorted(recreated))
+    )
+    table.commit(changed)
 
 
 def _records(store: Bucket, file: OldFile, firsts: Mapping[str, int]) -> Iterator[pa.Table]:

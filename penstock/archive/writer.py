@@ -35,8 +35,8 @@ from penstock.model.output import NO_COMMIT, CommitMarker, Offsets
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
+    from penstock.archive.archive_file import ArchiveFile
     from penstock.archive.state import ArchiveState, Spans
-    from penstock.archive.table import ArchiveFile
     from penstock.model.output import Output, WriterOwner
 
 
@@ -80,7 +80,7 @@ class ArchiveWriter:
         self._unknown = False
         self._lost: LeaseLost | None = None
         self._closer: HourCloser | None = None
-        self.open_hours = self._find_open_hours()
+        self.open_hours = self.find_open_hours()
 
     @property
     def state(self) -> ArchiveState:
@@ -103,7 +103,7 @@ class ArchiveWriter:
         """
         batch = rows.get(self._output.name)
         with self.lock:
-            self._look_again()
+            self.look_again()
             state = self._known_state(mark)
             given = records.SCHEMA.empty_table() if batch is None else records.to_archive_schema(batch)
             files = [
@@ -114,22 +114,22 @@ class ArchiveWriter:
             spans = [one for *_, one in files]
             positions = _positions_after(state.positions, spans, mark, self._output.topics_read)
             begins = _begin_offsets(state, mark, positions)
+            # Before the commit, which may be executed though it fails.
+            self.open_hours |= {hour for hour, *_ in files}
             if files or (state.ids, positions, begins) != (self.state.ids, self.state.positions, self.state.begins):
                 self.commit(replace(state, positions=positions, begins=begins), [entry for _, entry, _ in files])
-            self.open_hours |= {hour for hour, *_ in files}
             written = sum(span.rows for one in spans for span in one.values())
             self.counters.written += written
             self.counters.duplicates += given.num_rows - written
             return written
 
     def commit(self, state: ArchiveState, added: Sequence[DataFile] = (), removed: Sequence[ArchiveFile] = ()) -> None:
-        """Commit a change of the table.
+        """Commit a change of the table. Hold the lock since the state was read, behind `look_again`.
 
         Raises:
             LeaseLost: There is a newer writer. All later calls raise it too.
-            Wait: The outcome is unknown; the next call finds it out.
+            Wait: The outcome is unknown; the next call of `look_again` finds it out.
         """
-        self._look_again()
         self._unknown = True
         try:
             self.table.commit(replace(state, claim=self._claim), added, removed)
@@ -142,15 +142,28 @@ class ArchiveWriter:
         if self._closer is not None:
             self._closer.stop()
 
-    def _look_again(self) -> None:
-        """Read the table after a commit that failed: it may have been executed."""
+    def look_again(self, *, always: bool = False) -> None:
+        """Read the table after a commit that failed, as it may have been executed. Hold the lock.
+
+        Args:
+            always: Also after a commit that succeeded, to see whether there is a newer writer.
+
+        Raises:
+            LeaseLost: There is a newer writer.
+        """
         if self._lost is not None:
             raise self._lost
-        if self._unknown:
+        if self._unknown or always:
             self.table.refresh()
+            if (newest := self.table.state.claim) != self._claim:
+                self._lost = LeaseLost(
+                    f"archive {self.table.name} has a newer writer", got=f"{newest}, and this is {self._claim}"
+                )
+                raise self._lost
             self._unknown = False
 
-    def _find_open_hours(self) -> set[str]:
+    def find_open_hours(self) -> set[str]:
+        """The hours that have other records than when they were closed last."""
         closed, rows = self.closed_hours.read(), dict[str, int]()
         for file in self.table.files():
             rows[file.hour] = rows.get(file.hour, 0) + file.rows

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.archive import reader, records
+from penstock.archive.archive_file import ArchiveFile
 from penstock.archive.closed_hours import ClosedHours
 from penstock.archive.hour_closer import read_topic_ends, unarchived
 from penstock.archive.reader import ArchiveHour
 from penstock.archive.state import HOUR, ArchiveState, Span, Spans, hour_end, hour_start, merge_spans
 from penstock.archive.stream import output_of
-from penstock.archive.table import ArchiveFile, ArchiveTable
+from penstock.archive.table import ArchiveTable
 from penstock.backfill.job import BackfillJob, utc_text
 from penstock.backfill.retry import OnWait, retry_while_away
 from penstock.backfill.skipped_records import SkippedRecords
@@ -71,7 +72,8 @@ class ArchiveSource:
         self._spans: Mapping[str, Spans] = dict(zip(read, self._map(self._spans_of, list(read.values())), strict=True))
         for hour in self._hours:
             assert self._table
-            reader.check_hour(self._table, hour, [self._spans[file.key] for file in hour.files])
+            if hour.is_closed:
+                reader.check_hour(self._table, hour, [self._spans[file.key] for file in hour.files])
         if needs_all:
             self._check_begin(hours, state)
         files = [file for hour in self._hours for file in hour.files]

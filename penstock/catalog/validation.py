@@ -87,6 +87,7 @@ def build(
             if topic.name in topics or not stream.reads_topic(topic.name):
                 _declare(topic, stream, topics)
     _check_one_writer([*streams, *sink_streams], all_captures, archives)
+    _check_folders(archives)
     for view in views:
         topic = _topic(view.topic, view, topics)
         try:
@@ -217,6 +218,19 @@ def _check_one_writer(streams: Sequence[Stream], captures: Sequence[Capture], ar
             first, _ = writers[name]
             message = f"{stream.kind} {stream.name} writes dead letters where {first.kind} {first.name} writes its rows"
             raise _wrong(stream, message, got=name, hint="use different topics for rows and dead letters")
+
+
+def _check_folders(archives: Sequence[Archive]) -> None:
+    """No archive is in the folder of another one, whose maintenance deletes what its tables do not need."""
+    folders = [(archive, f"{archive.bucket}/{archive.prefix}{end}/") for archive in archives for end in ("", "_hours")]
+    for archive, folder in folders:
+        for other, inner in folders:
+            if archive is not other and inner.startswith(folder):
+                raise DeclarationError(
+                    f"{other.location}: archive {other.name} is in the folder of archive {archive.name}",
+                    got=f"s3://{inner} in s3://{folder}",
+                    hint="give each a prefix of its own, none inside of another one or of its `_hours`",
+                )
 
 
 def _takes_a_share(declaration: Declared) -> bool:

@@ -108,7 +108,7 @@ def query(
                 answer = connection.execute(sql)
                 columns, rows = [column[0] for column in answer.description or ()], answer.fetchall()
         except duckdb.Error as e:
-            hint = "write a SELECT of DuckDB over `records`; keys and values are BLOB: decode(value)"
+            hint = "write a SELECT of DuckDB that names `records` once; keys and values are BLOB: decode(value)"
             raise PenstockError("the query failed", got=e, hint=hint) from e
     if as_json:
         emit([dict(zip(columns, map(_text, row), strict=True)) for row in rows])

@@ -34,7 +34,7 @@ class Archive:
         name: unique.
         source: a topic, the name of one that is declared elsewhere, or a stream that writes one topic.
         bucket: of the object store.
-        prefix: the folder of the table in it.
+        prefix: the folder of the table in it; by default the name of the archive.
         table: the name of the table in the catalog, `namespace.table`; empty for `penstock.<name>`, with `_` for `-`.
         event_time: SQL over `topic, partition, offset, key, value, timestamp` that gives TIMESTAMP; the record's own
             timestamp if empty, and where it gives none or fails.
@@ -69,6 +69,7 @@ class Archive:
 
     def __post_init__(self) -> None:
         check_name("archive", self.name)
+        object.__setattr__(self, "prefix", self.prefix or self.name)
         check_duration(f"archive {self.name}: close_delay", self.close_delay)
         check_duration(f"archive {self.name}: keep_snapshots", self.keep_snapshots)
         if self.event_time:

@@ -90,6 +90,22 @@ def test_metadata_of_a_commit_that_was_refused_does_not_count(tmp_path: Path) ->
     assert register(TO)[0] == accepted
 
 
+def test_metadata_without_its_snapshot_does_not_count(tmp_path: Path) -> None:
+    """A commit that was refused last leaves its metadata, and no manifests."""
+    accepted = table_of(TO)._table.metadata_location
+    refused = json.loads((tmp_path / accepted.replace("s3://", "")).read_text())
+    state = json.loads(refused["properties"]["penstock.state"])
+    refused["properties"]["penstock.state"] = json.dumps({**state, "positions": {"t": {"0": 1000}}})
+    for one in refused["snapshots"]:
+        one["manifest-list"] = "s3://lake/kept/metadata/snap-gone.avro"
+    version = accepted.rpartition("/")[2].partition("-")[0]
+    other = f"kept/metadata/{version}-ffffffff-ffff-4fff-8fff-ffffffffffff.metadata.json"
+    (tmp_path / "lake" / other).write_text(json.dumps(refused))
+    lose()
+    assert register(TO)[0] == accepted
+    assert archived_rows(TO) == batch(0, 1, 2).to_pylist()
+
+
 def test_a_registration_that_is_cut_off_is_repeated(tmp_path: Path) -> None:
     lose()
     calls = Calls(3, "before")

@@ -15,6 +15,7 @@ from penstock.archive import file_io, records
 from penstock.archive.table import ArchiveTable
 from penstock.archive.takeover import take_over
 from penstock.errors import LeaseLost, SinkError
+from penstock.model.output import CommitMarker
 from tests.support.small_archive import (
     HOUR,
     NEXT_HOUR,
@@ -96,6 +97,31 @@ def test_a_run_that_was_interrupted_is_continued() -> None:
     assert next(take_over(TO, "lake", "old")).records == 5
     assert taken() == {HOUR: 0, NEXT_HOUR: 1}
     assert archived_rows(TO) == EVERY
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_an_hour_that_the_archive_has_begun_itself_gets_the_records_before(close: bool) -> None:
+    """It ran from offset 4 on, and wrote more of the hour than the old one had."""
+    writer = open_writer(TO)
+    mark = CommitMarker("q", 0, {"t": {0: 14}}, {"t": "id"}, start_offsets={"t": {0: 4}})
+    writer.write({TO.name: batch(*range(4, 14))}, mark)
+    if close:
+        closer(writer, TO, 14).close_due_hours()
+    assert taken() == {HOUR: 4, NEXT_HOUR: 0}
+    assert [row["offset"] for row in archived_rows(TO)] == [*range(14)]
+    assert table_of(TO).state.begins == {"t": {0: 0}}
+    assert taken() == {HOUR: 0, NEXT_HOUR: 0}
+    assert len(archived_rows(TO)) == 14
+
+
+def test_records_of_a_topic_that_was_recreated_count_beside_those_of_before() -> None:
+    writer = open_writer(TO)
+    writer.write({TO.name: batch(0, 1)}, CommitMarker("q", 0, {"t": {0: 2}}, {"t": "new"}))
+    assert taken() == {HOUR: 5, NEXT_HOUR: 1}
+    state = table_of(TO).state
+    assert (state.positions, state.ids, state.recreated) == ({"t": {0: 2}}, {"t": "new"}, ("t",))
+    writer = open_writer(TO)
+    assert writer.write({TO.name: batch(2, 3)}, CommitMarker("q", 1, {"t": {0: 4}}, {"t": "new"})) == 2
 
 
 def test_an_archive_that_runs_is_refused() -> None:

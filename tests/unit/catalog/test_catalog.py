@@ -103,7 +103,7 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
         (names, "view", [topic[1]], []),
         (Panel("p", "P", names, {"name": "Name"}), "panel", [CatalogNode("view", "v")], []),
         (archive, "archive", [topic[0]], [CatalogNode("store", "bucket:lake/shop/orders")]),
-        (Archive("whole", stream(), bucket="lake"), "archive", [topic[2]], [CatalogNode("store", "bucket:lake")]),
+        (Archive("whole", stream(), bucket="lake"), "archive", [topic[2]], [CatalogNode("store", "bucket:lake/whole")]),
         (Backfill("b", archive, ORDERS), "backfill", [CatalogNode("archive", "kept")], [topic[0]]),
         (Backfill("c", "files", stream()), "backfill", [CatalogNode("source", "files")],
          [CatalogNode("stream", "minutes")]),
@@ -206,7 +206,7 @@ KEPT = Archive("kept", ORDERS, bucket="lake")
         ([stream(), Archive("a", "nowhere", bucket="lake")], [], "archive a names a topic that nothing declares"),
         ([Archive("a", stream(), bucket="lake")], [], "archive a names a stream that is not in the catalog"),
         ([stream(), KEPT, View("v", Topic("orders", compacted=True), "n INT")], [], "declared twice, differently"),
-        ([KEPT, Archive("too", "orders", bucket="lake")], [], "archive too and archive kept of HERE write to one"),
+        ([KEPT, Archive("too", "orders", bucket="lake", prefix="kept")], [], "archive kept of HERE write to one"),
         ([stream(), Backfill("b", KEPT, ORDERS)], [], "HERE: backfill b reads an archive that is not in the catalog"),
         ([Backfill("b", "files", "orders")], [], "HERE: backfill b names a topic that nothing declares; got: orders"),
         ([stream(), Backfill("b", "files", Topic("orders", 9))], [], "one topic is declared twice, differently"),
@@ -271,6 +271,13 @@ def test_what_a_private_module_makes_is_declared_where_it_is_imported(
     assert [one.name for one in discover(tmp_path)] == ["a"]
 
 
+NESTED = """from penstock.streams import Archive, Topic
+
+A = Archive("a", Topic("o"), "lake", "x")
+B = Archive("b", Topic("p"), "lake", "x_hours/b")
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -279,6 +286,10 @@ def test_what_a_private_module_makes_is_declared_where_it_is_imported(
         (
             "from penstock.streams import Archive\n\nA = Archive('a', 'o', bucket='lake', table='o')\n",
             "{path}:3: archive a: the name of the table is not usable",
+        ),
+        (
+            NESTED,
+            "{path}:4: archive b is in the folder of archive a; got: s3://lake/x_hours/b/ in s3://lake/x_hours/",
         ),
         (
             "from penstock.streams import View\n\nV = View('v', 'shops', schema='n INT')\n",
