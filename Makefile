@@ -26,9 +26,7 @@ WORKERS ?= 4
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
 SINKS ?= --kills 50 --outages 20
-BENCH ?= emission recovery checkpoint_recovery faults distribution idle small_batch throughput walk_ins capture sinks \
-	sinks_mongodb rebuild replacement release_pause archives backfill lag agents views traces page rows registry_formats \
-	expectations masks scale
+BENCH ?= emission recovery checkpoint_recovery faults distribution idle small_batch throughput walk_ins capture sinks sinks_mongodb rebuild replacement release_pause archives backfill lag agents views traces page rows registry_formats expectations masks scale
 SOURCES = penstock jobs dags plugins tests
 
 help: ## what there is to make
