@@ -15,13 +15,14 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from penstock.archive import catalog, file_io
 from penstock.archive.closed_hours import ClosedHours
-from penstock.archive.register import metadata_files, metadata_version
-from penstock.errors import SinkError, Wait
+from penstock.archive.register import refuse_older_catalog
+from penstock.errors import Wait
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from penstock.archive.stream import ArchiveOutput
+    from penstock.object_store.bucket import Bucket
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def maintain(output: ArchiveOutput, now: datetime | None = None) -> list[Maintai
                 table = catalog.open_catalog().load_table(name)
             except NoSuchTableError:
                 continue
-            _refuse_older_catalog(table)
+            refuse_older_catalog(_bucket_of(table), table)
             before = len(table.metadata.snapshots)
             _expire(table, at - output.keep_snapshots)
             deleted = _delete_orphans(table, at - ORPHAN_AGE)
@@ -66,17 +67,10 @@ def maintain(output: ArchiveOutput, now: datetime | None = None) -> list[Maintai
     return found
 
 
-def _refuse_older_catalog(table: Table) -> None:
-    """SinkError if the folder has newer metadata than the catalog names: its files would be deleted."""
-    bucket_name, _, prefix = table.location().removeprefix("s3://").partition("/")
-    versions = metadata_files(file_io.open_bucket(bucket_name, prefix))
-    known = metadata_version(table.metadata_location)
-    if versions and max(versions.values()) > known + 1:
-        raise SinkError(
-            f"the catalog names an older state of table {'.'.join(table.name())} than its folder has",
-            got=f"version {known} of {max(versions.values())}",
-            hint="let it know the newest: penstock archives register",
-        )
+def _bucket_of(table: Table) -> Bucket:
+    """The folder of a table."""
+    bucket, _, prefix = table.location().removeprefix("s3://").partition("/")
+    return file_io.open_bucket(bucket, prefix)
 
 
 def _expire(table: Table, before: datetime) -> None:
@@ -98,8 +92,7 @@ def _delete_orphans(table: Table, before: datetime) -> tuple[int, int]:
         How many, and their bytes.
     """
     location = f"{table.location()}/"
-    bucket_name, _, prefix = table.location().removeprefix("s3://").partition("/")
-    bucket = file_io.open_bucket(bucket_name, prefix)
+    bucket = _bucket_of(table)
     listed = [one for folder in ("data", "metadata") for one in bucket.list_objects(folder)]
     # The clock of this host may be ahead of the store's.
     before = min(before, max((one.changed_at for one in listed), default=before) - ORPHAN_AGE)

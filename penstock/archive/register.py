@@ -14,10 +14,12 @@ from penstock.archive.state import ArchiveState
 from penstock.errors import SinkError
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from penstock.archive.stream import ArchiveOutput
     from penstock.object_store.bucket import Bucket
 
-STATE = "penstock.state"
+STATE, ARCHIVE = "penstock.state", "penstock.archive"
 METADATA = re.compile(r"metadata/(\d+)-[0-9a-f-]+\.metadata\.json$")
 
 
@@ -31,6 +33,25 @@ def metadata_version(location: str) -> int:
     """The version of a metadata file, by its name; 0 for a name of another program."""
     match = METADATA.search(location)
     return int(match[1]) if match else 0
+
+
+def refuse_older_catalog(bucket: Bucket, table: Table) -> None:
+    """Refuse a catalog that was restored from an older copy: what was committed since would be lost, or deleted.
+
+    Args:
+        bucket: The folder of the table.
+        table: As the catalog names it.
+
+    Raises:
+        SinkError: The folder has newer metadata. One version more is of a commit that was refused.
+    """
+    known, newest = metadata_version(table.metadata_location), max(metadata_files(bucket).values(), default=0)
+    if newest > known + 1:
+        raise SinkError(
+            f"the catalog names an older state of table {'.'.join(table.name())} than its folder has",
+            got=f"version {known} of {newest}",
+            hint=f"let it know the newest: penstock archives register {table.properties.get(ARCHIVE, '')}".rstrip(),
+        )
 
 
 def register(output: ArchiveOutput) -> list[str]:

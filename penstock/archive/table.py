@@ -39,7 +39,7 @@ from pyiceberg.types import TimestamptzType
 from penstock.archive import catalog, file_io, records
 from penstock.archive.archive_file import ArchiveFile
 from penstock.archive.columns import PARTITIONS, PROPERTIES, SCHEMA, thread_safe
-from penstock.archive.register import STATE, metadata_files, metadata_version
+from penstock.archive.register import ARCHIVE, STATE, metadata_files, refuse_older_catalog
 from penstock.archive.state import (
     EPOCH,
     HOUR,
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from penstock.archive.stream import ArchiveOutput
     from penstock.object_store.bucket import Bucket
 
-ARCHIVE = "penstock.archive"
 SPANS = "penstock.spans"
 """Key of a data file's own metadata: `{"topic/partition": [rows, first offset, last offset, sum of hashes]}`."""
 ATTEMPTS = 5
@@ -220,7 +219,7 @@ class ArchiveTable:
             Wait: Other writers open the archive too.
             SinkError: The catalog is older than the table.
         """
-        self.check_catalog()
+        refuse_older_catalog(self.bucket, self._table)
         for _ in range(ATTEMPTS):
             state = self.state
             claim = (state.claim[0] + 1, uuid.uuid4().hex[:8])
@@ -231,22 +230,6 @@ class ArchiveTable:
             else:
                 return claim
         raise Wait(f"other writers open table {self.name} at the same time", seconds=1.0)
-
-    def check_catalog(self) -> None:
-        """Refuse a catalog that was restored from an older copy: what was committed since would be lost.
-
-        Raises:
-            SinkError: The folder has newer metadata than the catalog names. One version more is of a commit that was
-                refused.
-        """
-        known = metadata_version(self._table.metadata_location)
-        versions = metadata_files(self.bucket)
-        if versions and max(versions.values()) > known + 1:
-            raise SinkError(
-                f"the catalog names an older state of table {self.name} than its folder has",
-                got=f"version {known} of {max(versions.values())}",
-                hint=f"let it know the newest: penstock archives register {self._table.properties.get(ARCHIVE)}",
-            )
 
     def commit(
         self,
