@@ -16,6 +16,8 @@ from penstock.kafka.client import client_config, reader_config
 from penstock.model.topic import Topic
 
 _READING = threading.Lock()
+COMMIT_TIMEOUT_S = 2.0
+"""How long `read` waits for an open transaction: a commit returns before its markers are in every partition."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def send(bootstrap: str, records: Sequence[Record]) -> None:
 
 
 def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> list[Record]:
-    """All committed records of a topic, from the given next offsets on, by partition and offset."""
+    """All committed records of a topic, from the given next offsets on, by partition and offset. Those behind a
+    transaction that stays open for two seconds are left out."""
     with _READING:
         return sorted(_records(_consumer(bootstrap), topic, since or {}), key=lambda r: (r.partition, r.offset))
 
@@ -82,13 +85,19 @@ def _records(consumer: Consumer, topic: str, since: Mapping[int, int]) -> list[R
     consumer.assign([TopicPartition(topic, p, at) for p, at in start.items()])
     records: list[Record] = []
     ended: set[int] = set()
+    log_ends: dict[int, int] = {}
     try:
         while len(ended) < count:
-            message = consumer.poll(20)
-            assert message is not None, f"no answer while reading {topic}"
+            message = consumer.poll(COMMIT_TIMEOUT_S if len(log_ends) == count else 20)
+            if message is None:
+                assert len(log_ends) == count, f"no answer while reading {topic}"
+                break
             if error := message.error():
                 assert error.code() == KafkaError._PARTITION_EOF, error
-                ended.add(message.partition() or 0)
+                place = TopicPartition(topic, message.partition() or 0)
+                _, log_end = consumer.get_watermark_offsets(place, cached=True)
+                if (message.offset() or 0) >= log_ends.setdefault(place.partition, log_end):
+                    ended.add(place.partition)
                 continue
             records.append(
                 Record(
