@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.accessibility import violations
 from tests.browser.scene import Scene
@@ -23,12 +26,36 @@ def test_no_view_violates_a_rule(browser: Browser, server: Server, scene: Scene,
     context.add_cookies([{"name": "_token", "value": server.token("olga"), "url": server.url}])
     page = context.new_page()
     page.goto(f"{server.url}/penstock/")
+    problems = problems_of_views(page, ADDRESSES)
+    context.close()
+    assert problems == {}
+
+
+def problems_of_views(page: Page, addresses: Sequence[str]) -> dict[str, list[str]]:
     problems = {}
-    for address in ADDRESSES:
+    for address in addresses:
         page.evaluate("address => { location.hash = `#/${address}`; }", address)
         page.locator("main:not([aria-busy])").wait_for()
         if found := violations(page):
             problems[address] = found
+    return problems
+
+
+@pytest.mark.parametrize(
+    ("path", "addresses"),
+    [("/api/history", ["streams/summaries"]), pytest.param("/api/", ADDRESSES, marks=pytest.mark.long)],
+)
+@pytest.mark.usefixtures("scene")
+def test_no_view_violates_a_rule_while_the_server_does_not_answer(
+    browser: Browser, server: Server, path: str, addresses: Sequence[str]
+) -> None:
+    context = browser.new_context()
+    context.add_cookies([{"name": "_token", "value": server.token("olga"), "url": server.url}])
+    page = context.new_page()
+    page.goto(f"{server.url}/penstock/")
+    page.locator("main:not([aria-busy])").wait_for()
+    page.route(re.compile(path), lambda route: route.abort())
+    problems = problems_of_views(page, addresses)
     context.close()
     assert problems == {}
 

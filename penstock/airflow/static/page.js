@@ -179,13 +179,13 @@ async function refresh() {
     scroll.restore();
     showNavigation(data);
     showViewer(data);
-    attr($("main"), "aria-busy", null);
   } catch (error) {
     if (request !== latest) return;
     if (!(error instanceof api.Failure)) throw error;
     failure = error;
   } finally {
     if (request === latest) {
+      attr($("main"), "aria-busy", null);
       showBanner();
       if (!document.hidden) timer = setTimeout(refresh, EVERY_MS);
     }

@@ -51,7 +51,7 @@ export class StreamCharts {
   begin() {
     for (const [key, title, format, bars, parts = {}] of CHARTS) {
       const value = h("output", {});
-      const host = h("div", { class: "plot", role: "img" });
+      const host = h("div", { class: "plot", role: "img", "aria-label": `${title}: not read yet` });
       const names = Object.keys(parts);
       const legend = names.length ? h("p", { class: "parts" }, ...Object.values(parts).map((part, n) => h("span", { class: `part-${n}` }, part, h("output", {})))) : null;
       this.grid.append(h("figure", {}, h("figcaption", {}, h("span", {}, title), value), host, legend));
