@@ -43,6 +43,8 @@ TopicEndsReader = Callable[[Sequence[str]], TopicEnds]
 
 CHECK_INTERVAL = 10.0
 """Seconds between two checks."""
+STOP_TIMEOUT = 10.0
+"""Seconds that `HourCloser.stop` waits for a commit that has begun."""
 
 
 def read_topic_ends(topics: Sequence[str], bootstrap: str) -> TopicEnds:
@@ -95,13 +97,16 @@ class HourCloser:
         self._closed_at: dict[str, float] = {}
         self._found_at = 0
         self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"hours of {output.archive}", daemon=True)
         self._last_error = ""
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name=f"hours of {self._output.archive}", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
+        """Stop it. What it has begun is ended, unless that takes longer than `STOP_TIMEOUT`."""
         self._stop.set()
+        self._thread.join(STOP_TIMEOUT)
 
     def close_due_hours(self) -> None:
         """Close the hours that are due.

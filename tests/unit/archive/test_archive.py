@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+import time
 from datetime import UTC, datetime, timedelta
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -227,6 +229,23 @@ def test_a_keeper_goes_on_behind_an_error_that_nobody_foresaw(monkeypatch: pytes
         wait_until(lambda: closed[:1] == ["2026-01-01T10"])
     finally:
         made.stop()
+
+
+def test_a_commit_that_has_begun_ends_before_stop_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.01)
+    made, _ = tending(monkeypatch)
+    begun, ended = Event(), Event()
+
+    def close() -> None:
+        begun.set()
+        time.sleep(0.2)
+        ended.set()
+
+    monkeypatch.setattr(made, "close_due_hours", close)
+    made.start()
+    begun.wait(10)
+    made.stop()
+    assert ended.is_set()
 
 
 def test_times_that_python_does_not_know() -> None:
