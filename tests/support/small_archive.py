@@ -51,6 +51,8 @@ def local_store(folder: Path, calls: Calls | None = None) -> Iterator[None]:
                 patch.setattr(catalog.ControlCatalog, name, _counted(getattr(catalog.ControlCatalog, name), calls))
         settings.cache_clear()
         yield
+        # A test that patches it for longer than this block would bring this one back at its end.
+        assert file_io.open_bucket is open_bucket
     settings.cache_clear()
 
 

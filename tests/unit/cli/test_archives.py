@@ -67,8 +67,9 @@ def test_old_snapshots_are_counted() -> None:
 
 def test_others_open_the_table_without_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = Endpoint("http://store:9000", "eu-west-1", "KEY", "a-secret")
-    monkeypatch.setattr(file_io, "open_bucket", lambda bucket, prefix="": Bucket(endpoint, bucket, prefix))
-    said = asked("connect", "kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(file_io, "open_bucket", lambda bucket, prefix="": Bucket(endpoint, bucket, prefix))
+        said = asked("connect", "kept")
     assert "from pyiceberg.catalog.sql import SqlCatalog" in said
     assert "catalog.load_table('penstock.kept')" in said
     assert "'s3.endpoint': 'http://store:9000'" in said
