@@ -6,6 +6,7 @@ that has other records now was opened again by late ones; it gets a row of the n
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -27,11 +28,12 @@ from pyiceberg.types import (
 )
 
 from penstock.archive import catalog
+from penstock.archive.columns import COMMON_PROPERTIES
 from penstock.archive.state import Span, Spans, hour_start
 from penstock.errors import Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyiceberg.table import Table
 
@@ -58,14 +60,6 @@ SCHEMA = Schema(
 MOST_FILES = 10
 """Files of one row each that are not worth joining."""
 PARTITIONS = PartitionSpec(PartitionField(1, 1000, MonthTransform(), "hour_month"))
-PROPERTIES = {
-    "format-version": "2",
-    # A row that another commit added must not be lost by one that replaces rows.
-    "commit.retry.num-retries": "0",
-    "commit.manifest-merge.enabled": "true",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-}
 
 
 @dataclass(frozen=True)
@@ -142,7 +136,7 @@ class ClosedHours:
         """
         bounds = ((">=", start), ("<=", end))
         rows = " AND ".join(f"hour {than} '{at.isoformat()}'" for than, at in bounds if at) or AlwaysTrue()
-        with catalog.errors(f"table {self.name}"):
+        with self._errors():
             if (table := self._find()) is None:
                 return {}
             snapshot = table.current_snapshot()
@@ -154,29 +148,31 @@ class ClosedHours:
 
     def add(self, hours: Sequence[ClosedHour]) -> None:
         """Add hours that are closed. As `read`."""
-        with catalog.errors(f"table {self.name}"):
+        with self._errors():
             table = self._find() or self._create()
             rows = pa.Table.from_pylist([hour.row() for hour in hours], table.schema().as_arrow())
-            try:
-                table.append(rows)
-            except CommitFailedException as e:
-                raise Wait(f"another program has changed table {self.name}", got=str(e)[:300], seconds=0.5) from e
+            table.append(rows)
 
     def join_files(self, before: datetime) -> int:
         """Write the rows of hours before a time into one file for each month, if they are in many; returns in how many
         they were, or 0. As `read`."""
         rows = f"hour < '{before.isoformat()}'"
-        with catalog.errors(f"table {self.name}"):
+        with self._errors():
             if (table := self._find()) is None:
                 return 0
             files = [task.file for task in table.scan(rows).plan_files()]
             if len(files) <= MOST_FILES + len({str(file.partition) for file in files}):
                 return 0
-            try:
-                table.overwrite(table.scan(rows).to_arrow().sort_by("hour"), rows)
-            except CommitFailedException as e:
-                raise Wait(f"another program has changed table {self.name}", got=str(e)[:300], seconds=0.5) from e
+            table.overwrite(table.scan(rows).to_arrow().sort_by("hour"), rows)
             return len(files)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            with catalog.errors(f"table {self.name}"):
+                yield
+        except CommitFailedException as e:
+            raise Wait(f"another program has changed table {self.name}", got=str(e)[:300], seconds=0.5) from e
 
     def _find(self) -> Table | None:
         """The table as it is now."""
@@ -190,7 +186,7 @@ class ClosedHours:
         try:
             return tables.create_table(
                 self.name, SCHEMA, location=self._location, partition_spec=PARTITIONS,
-                properties=PROPERTIES,
+                properties=COMMON_PROPERTIES,
             )  # fmt: skip
         except TableAlreadyExistsError:
             return tables.load_table(self.name)

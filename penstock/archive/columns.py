@@ -31,13 +31,18 @@ SCHEMA = Schema(
     NestedField(8, "event_time", TimestamptzType(), doc="event time by the archive's declaration"),
 )
 PARTITIONS = PartitionSpec(PartitionField(8, 1000, HourTransform(), "hour"))
-PROPERTIES = {
+COMMON_PROPERTIES = {
     "format-version": "2",
+    # The library would commit again on top of what another writer has changed.
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
-    "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
+}
+"""Of the table of records, and of that of closed hours."""
+PROPERTIES = {
+    **COMMON_PROPERTIES,
+    "write.parquet.compression-codec": "zstd",
     # Keys and values are not repeated in metadata, which more people may read.
     "write.metadata.metrics.default": "none",
     **{

@@ -87,16 +87,16 @@ class StoredOutput(OutputFile):
 
     def __init__(self, location: str, bucket: Bucket, key: str) -> None:
         super().__init__(location)
-        self._bucket, self._key = bucket, key
+        self._bucket, self._key, self._input = bucket, key, StoredInput(location, bucket, key)
 
     def __len__(self) -> int:
-        return self._bucket.size(self._key) or 0
+        return len(self._input)
 
     def exists(self) -> bool:
-        return self._bucket.size(self._key) is not None
+        return self._input.exists()
 
     def to_input_file(self) -> StoredInput:
-        return StoredInput(self.location, self._bucket, self._key)
+        return self._input
 
     def create(self, overwrite: bool = False) -> Any:  # noqa: ARG002
         return WholeObject(self._bucket, self._key)

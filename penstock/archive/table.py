@@ -209,6 +209,16 @@ class ArchiveTable:
             self._table.refresh()
         self._check_form()
 
+    def refresh_as(self, claim: tuple[int, str]) -> None:
+        """Read the table again as the writer with a claim.
+
+        Raises:
+            LeaseLost: There is a newer writer.
+        """
+        self.refresh()
+        if (newest := self.state.claim) != claim:
+            raise LeaseLost(f"archive {self.name} has a newer writer", got=f"{newest}, and this is {claim}")
+
     def claim(self) -> tuple[int, str]:
         """Fence every earlier writer of the archive.
 
@@ -252,14 +262,9 @@ class ArchiveTable:
                 `refresh` tells what is archived.
         """
         try:
-            self._commit(state, added, [file.task.file for file in removed], properties or {})
+            self._commit(state, added, [file.task.file for file in removed], properties)
         except CommitFailedException as e:
-            self.refresh()
-            if self.state.claim != state.claim:
-                raise LeaseLost(
-                    f"archive {self.name} has a newer writer",
-                    got=f"{self.state.claim}, and this is {state.claim}",
-                ) from e
+            self.refresh_as(state.claim)
             raise Wait(f"another program has changed table {self.name}", got=str(e)[:300], seconds=0.5) from e
 
     def _commit(

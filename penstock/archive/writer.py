@@ -154,12 +154,11 @@ class ArchiveWriter:
         if self._lost is not None:
             raise self._lost
         if self._unknown or always:
-            self.table.refresh()
-            if (newest := self.table.state.claim) != self._claim:
-                self._lost = LeaseLost(
-                    f"archive {self.table.name} has a newer writer", got=f"{newest}, and this is {self._claim}"
-                )
-                raise self._lost
+            try:
+                self.table.refresh_as(self._claim)
+            except LeaseLost as e:
+                self._lost = e
+                raise
             self._unknown = False
 
     def find_open_hours(self) -> set[str]:
