@@ -55,10 +55,9 @@ def metrics_settings() -> MetricsSettings:
     return MetricsSettings()
 
 
-RECEIPTS = Topic("receipts", partitions=4, retention=timedelta(days=2))
-
 # timestamp: epoch ms, by the clock of the sender.
 RECEIPT = "environment STRING NOT NULL, metric STRING NOT NULL, value DOUBLE NOT NULL, timestamp BIGINT NOT NULL"
+RECEIPTS = Topic("receipts", partitions=4, retention=timedelta(days=2), schema=RECEIPT)
 
 
 def receipts(window: timedelta, late: LateRecords = "count") -> Input:
@@ -70,7 +69,6 @@ def receipts(window: timedelta, late: LateRecords = "count") -> Input:
     """
     return Input(
         RECEIPTS,
-        schema=RECEIPT,
         event_time="timestamp_millis(timestamp)",
         combine=receipt_combiner(window, metrics_settings().decimals),
         late_records=late,

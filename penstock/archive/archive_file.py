@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
@@ -27,6 +27,17 @@ class ArchiveFile:
     rows: int
     timestamps: tuple[datetime, datetime] | None
     task: FileScanTask
+
+    @property
+    def spec_id(self) -> int:
+        """Of the partitions that it was written for."""
+        return int(self.task.file.spec_id)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Of the fields by which its hour was partitioned then."""
+        partition = self.task.file.partition
+        return tuple(partition[n] for n in range(1, len(partition)))
 
     @property
     def has_deletes(self) -> bool:

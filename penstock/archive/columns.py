@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import HourTransform
+from pyiceberg.transforms import HourTransform, IdentityTransform
 from pyiceberg.types import (
     BinaryType,
     IntegerType,
@@ -18,6 +18,11 @@ from pyiceberg.types import (
     StructType,
     TimestamptzType,
 )
+
+from penstock.errors import SinkError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 HEADER = StructType(NestedField(10, "key", StringType()), NestedField(11, "value", BinaryType()))
 SCHEMA = Schema(
@@ -30,6 +35,8 @@ SCHEMA = Schema(
     NestedField(7, "headers", ListType(9, HEADER, element_required=False)),
     NestedField(8, "event_time", TimestamptzType(), doc="event time by the archive's declaration"),
 )
+DECODED = "decoded"
+"""The column of decoded fields, a STRUCT. It is there from the first writer on that decodes."""
 PARTITIONS = PartitionSpec(PartitionField(8, 1000, HourTransform(), "hour"))
 COMMON_PROPERTIES = {
     "format-version": "2",
@@ -50,6 +57,23 @@ PROPERTIES = {
         for name in ("topic", "partition", "offset", "timestamp", "event_time")
     },
 }
+
+
+def check_form(table: Table, name: str) -> None:
+    """SinkError if another program has changed the columns or the partitions: files would be misplaced."""
+    schema, (hour, *others) = table.schema(), table.spec().fields or (None,)
+    has_columns = {(f.field_id, f.name) for f in SCHEMA.fields} <= {(f.field_id, f.name) for f in schema.fields}
+    decoded = [isinstance(f.transform, IdentityTransform) and _is_decoded(schema, f.source_id) for f in others]
+    if not has_columns or hour is None or (hour.source_id, str(hour.transform)) != (8, "hour") or not all(decoded):
+        raise SinkError(
+            f"another program has changed the columns or the partitions of table {name}",
+            got=f"columns {', '.join(field.name for field in schema.fields)}; partitions {table.spec()}",
+            hint="undo the change; give other partitions to a table of your own that is filled from this one",
+        )
+
+
+def _is_decoded(schema: Schema, source: int) -> bool:
+    return (schema.find_column_name(source) or "").startswith(f"{DECODED}.")
 
 
 def thread_safe(change: Any) -> Any:

@@ -211,12 +211,14 @@ class HourCloser:
         added: list[DataFile] = []
         removed: list[ArchiveFile] = []
         for group in group_small_files(files, self._output.target):
-            spans = merge_spans(spans_of_file(table, file) for file in group)
-            if len(group) == 1:
-                result.append((group[0].size, spans))
+            spans_of_files = [spans_of_file(table, file) for file in group]
+            # Those of other partitions than the table has now stay as they are.
+            if len(group) == 1 or group[0].spec_id != table.spec_id:
+                result += zip((file.size for file in group), spans_of_files, strict=True)
                 continue
-            parts = (part for file in group for part in read_batches(table, file))
-            entry, written = table.write_file(hour, parts)
+            spans = merge_spans(spans_of_files)
+            parts = (part for file in group for part in read_batches(table, file, all_columns=True))
+            entry, written = table.write_file(hour, parts, group[0].values)
             if difference := span_difference(spans, written):
                 raise SinkError(
                     f"files of hour {hour} do not hold what was written to them",
@@ -239,16 +241,16 @@ class HourCloser:
 
 
 def group_small_files(files: Sequence[ArchiveFile], target: int) -> list[list[ArchiveFile]]:
-    """Groups of files to join, in order of name; a file of at least half the target's size is a group of its own, and
-    so is one that another program has deleted rows of."""
+    """Groups of files of one partition to join, in order of name; a file of at least half the target's size is a group
+    of its own, and so is one that another program has deleted rows of."""
     groups: list[list[ArchiveFile]] = []
-    group: list[ArchiveFile] = []
+    begun: dict[object, list[ArchiveFile]] = {}
     for file in sorted(files, key=lambda file: file.key):
         if file.size * 2 >= target or file.has_deletes:
             groups.append([file])
             continue
+        group = begun.setdefault((file.spec_id, file.values), [])
         group.append(file)
         if sum(member.size for member in group) >= target:
-            groups.append(group)
-            group = []
-    return [*groups, group] if group else groups
+            groups.append(begun.pop((file.spec_id, file.values)))
+    return [*groups, *begun.values()]

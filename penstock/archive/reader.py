@@ -80,18 +80,26 @@ def read_file(table: ArchiveTable, file: ArchiveFile) -> pa.Table:
     return pa.concat_tables([records.SCHEMA.empty_table(), *read_batches(table, file)])
 
 
-def read_batches(table: ArchiveTable, file: ArchiveFile) -> Iterator[pa.Table]:
-    """Read the records of a file in parts; the last part follows when all are as they were written. As `read_file`."""
+def read_batches(table: ArchiveTable, file: ArchiveFile, *, all_columns: bool = False) -> Iterator[pa.Table]:
+    """Read the records of a file in parts; the last part follows when all are as they were written. As `read_file`.
+
+    Args:
+        table: The table.
+        file: The file.
+        all_columns: Whether they have the columns of the table, if no rows were deleted of it; else `records.SCHEMA`.
+    """
     if file.has_deletes:
         yield table.read_rows(file)
         return
     with _open_parquet(table, file) as parquet:
         expected, found, last = _written_spans(parquet), dict[str, Span](), None
-        for batch in parquet.iter_batches(records.ROW_GROUP_ROWS, columns=records.SCHEMA.names):
+        columns = None if all_columns else records.SCHEMA.names
+        for batch in parquet.iter_batches(records.ROW_GROUP_ROWS, columns=columns):
             if last is not None:
                 yield last
-            last = pa.Table.from_batches([batch]).select(records.SCHEMA.names).cast(records.SCHEMA)
-            found = merge_spans([found, records.spans_of(last)]) if expected is not None else found
+            rows = pa.Table.from_batches([batch]).select(records.SCHEMA.names).cast(records.SCHEMA)
+            found = merge_spans([found, records.spans_of(rows)]) if expected is not None else found
+            last = table.project(batch, parquet.schema_arrow) if all_columns else rows
         if expected is not None and (difference := span_difference(expected, found)):
             raise SinkError(
                 f"a file of the archive holds other records than were written: {table.bucket.url(file.key)}",

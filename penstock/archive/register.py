@@ -35,6 +35,19 @@ def metadata_version(location: str) -> int:
     return int(match[1]) if match else 0
 
 
+def refuse_unknown_table(bucket: Bucket, archive: str) -> None:
+    """SinkError if a folder has a table, of which the catalog of its archive does not know."""
+    # Version 0 alone is a table whose making was cut off.
+    if any((versions := metadata_files(bucket)).values()):
+        # To make one beside it would hide its records, and two catalogs would delete each other's files.
+        raise SinkError(
+            f"the folder of archive {archive} has a table that the catalog does not know",
+            got=bucket.url(max(versions, key=versions.__getitem__)),
+            hint=f"if the catalog that knew it is lost: penstock archives register {archive}; if another one knows it, "
+            "declare another prefix",
+        )
+
+
 def refuse_older_catalog(bucket: Bucket, table: Table) -> None:
     """Refuse a catalog that was restored from an older copy: what was committed since would be lost, or deleted.
 

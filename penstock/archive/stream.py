@@ -38,6 +38,8 @@ class ArchiveOutput(Output):
         target: Bytes to which small files are joined.
         keep_snapshots: How long snapshots are kept.
         mask: Columns that the transform has masked.
+        decode: The topic whose schema decodes values; None if they are not decoded.
+        partition_by: Decoded fields by which hours are partitioned.
     """
 
     archive: str
@@ -49,6 +51,8 @@ class ArchiveOutput(Output):
     target: int = TARGET_FILE_BYTES
     keep_snapshots: timedelta = timedelta(days=1)
     mask: tuple[Mask, ...] = ()
+    decode: Topic | None = None
+    partition_by: tuple[str, ...] = ()
 
     writer: ClassVar[str] = "penstock.archive.writer:open_archive"
     reader: ClassVar[str] = "penstock.archive.offset_reader:open_topic"
@@ -98,11 +102,21 @@ class ArchiveTransform:
         )
 
 
-def output_of(archive: Archive) -> ArchiveOutput:
-    """Where an archive is kept."""
+def output_of(archive: Archive, topic: Topic | None = None) -> ArchiveOutput:
+    """Where an archive is kept.
+
+    Args:
+        archive: The archive.
+        topic: Its topic, to write to an archive that has only the name.
+
+    Raises:
+        DeclarationError: The topic's schema does not have what the archive is partitioned by.
+    """
+    readable = topic or not isinstance(archive.topic, str)
     return ArchiveOutput(
         archive.name, archive.bucket, archive.prefix, archive.table_name, (topic_name(archive.topic),),
         archive.close_delay.total_seconds(), keep_snapshots=archive.keep_snapshots, mask=archive.mask,
+        decode=archive.decoded_topic(topic) if readable else None, partition_by=archive.partition_by,
     )  # fmt: skip
 
 
@@ -118,7 +132,7 @@ def archive_stream(archive: Archive, topics: Mapping[str, Topic] | None = None) 
     """
     name = topic_name(archive.topic)
     topic = (topics or {}).get(name) or (archive.topic if isinstance(archive.topic, Topic) else Topic(name))
-    output = output_of(archive)
+    output = output_of(archive, topic)
     try:
         stream = Stream(
             name=archive.name, app=archive.app, inputs={"records": _archive_input(archive, topic)},

@@ -38,8 +38,9 @@ from pyiceberg.types import TimestamptzType
 
 from penstock.archive import catalog, file_io, records
 from penstock.archive.archive_file import ArchiveFile
-from penstock.archive.columns import PARTITIONS, PROPERTIES, SCHEMA, thread_safe
-from penstock.archive.register import ARCHIVE, STATE, metadata_files, refuse_older_catalog
+from penstock.archive.columns import PARTITIONS, PROPERTIES, SCHEMA, check_form, thread_safe
+from penstock.archive.decoded import PartitionValues, as_columns, evolve, project, split_by_partition
+from penstock.archive.register import ARCHIVE, STATE, refuse_older_catalog, refuse_unknown_table
 from penstock.archive.state import (
     EPOCH,
     HOUR,
@@ -52,6 +53,7 @@ from penstock.archive.state import (
     last_of_hour,
     merge_spans,
 )  # fmt: skip
+from penstock.codec.value_fields import fields_type
 from penstock.errors import LeaseLost, SinkError, Wait
 
 if TYPE_CHECKING:
@@ -97,20 +99,25 @@ class ArchiveTable:
 
     @classmethod
     def create(cls, output: ArchiveOutput) -> ArchiveTable:
-        """The table of an archive, which is made if there is none. As `find`."""
-        if found := cls.find(output):
-            return found
+        """The table of an archive, which is made if there is none, and follows the declaration.
+
+        Raises:
+            SinkError: As `find`; or a decoded field has another type than in the table.
+            Wait: As `find`; or another writer changes the table at the same time.
+        """
+        found = cls.find(output) or cls._make(output)
+        with found._errors():
+            try:
+                evolve(found._table, fields_type(output.decode) if output.decode else None, output.partition_by)
+            except CommitFailedException as e:
+                raise Wait(f"another program changes table {found.name}", got=str(e)[:300], seconds=0.5) from e
+        return found
+
+    @classmethod
+    def _make(cls, output: ArchiveOutput) -> ArchiveTable:
         bucket, name = file_io.open_bucket(output.bucket, output.prefix), output.table
         bucket.ensure_exists()
-        # Version 0 alone is a table whose making was cut off.
-        if any((versions := metadata_files(bucket)).values()):
-            # To make one beside it would hide its records, and two catalogs would delete each other's files.
-            raise SinkError(
-                f"the folder of archive {output.archive} has a table that the catalog does not know",
-                got=bucket.url(max(versions, key=versions.__getitem__)),
-                hint="if the catalog that knew it is lost: penstock archives register "
-                f"{output.archive}; if another one knows it, declare another prefix",
-            )
+        refuse_unknown_table(bucket, output.archive)
         tables: Catalog = catalog.open_catalog()
         with catalog.errors(f"table {name}"):
             tables.create_namespace_if_not_exists(name.rpartition(".")[0])
@@ -140,19 +147,18 @@ class ArchiveTable:
                 hint=f"the archive says {output.location}: correct its bucket and prefix, or declare another table",
             )
         found = cls(table, file_io.open_bucket(output.bucket, output.prefix))
-        found._check_form()
+        check_form(table, name)
         return found
 
-    def _check_form(self) -> None:
-        """SinkError if another program has changed the columns or the partitions: files would be misplaced."""
-        columns = [field.name for field in self._table.schema().fields]
-        parts = [(field.source_id, str(field.transform)) for field in self._table.spec().fields]
-        if columns != [field.name for field in SCHEMA.fields] or parts != [(8, "hour")]:
-            raise SinkError(
-                f"another program has changed the columns or the partitions of table {self.name}",
-                got=f"columns {', '.join(columns)}; partitions {self._table.spec()}",
-                hint="undo the change; give other columns to a table of your own that is filled from this one",
-            )
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether hours are partitioned."""
+        return len(self._table.spec().fields) > 1
+
+    @property
+    def spec_id(self) -> int:
+        """Of the partitions that new files have."""
+        return self._table.spec().spec_id
 
     @property
     def state(self) -> ArchiveState:
@@ -207,7 +213,7 @@ class ArchiveTable:
         """Read the table again. As `find`."""
         with self._errors():
             self._table.refresh()
-        self._check_form()
+        check_form(self._table, self.name)
 
     def refresh_as(self, claim: tuple[int, str]) -> None:
         """Read the table again as the writer with a claim.
@@ -347,29 +353,43 @@ class ArchiveTable:
             scan = ArrowScan(self._table.metadata, self._table.io, SCHEMA, AlwaysTrue())
             return scan.to_table([file.task]).select(records.SCHEMA.names).cast(records.SCHEMA)
 
-    def write_file(self, hour: str, tables: Iterable[pa.Table]) -> tuple[DataFile, Spans]:
+    def project(self, rows: pa.RecordBatch, file: pa.Schema) -> pa.Table:
+        """Rows of a data file with the columns that the table has now."""
+        return project(self._table, rows, file)
+
+    def split(self, rows: pa.Table) -> Iterator[tuple[PartitionValues, pa.Table]]:
+        """Records of an hour by the values of the fields by which it is partitioned."""
+        return split_by_partition(self._table, rows)
+
+    def write_file(self, hour: str, tables: Iterable[pa.Table], values: PartitionValues = ()) -> tuple[DataFile, Spans]:
         """Write records of an hour into a new file, which counts when it is committed.
+
+        Args:
+            hour: The hour.
+            tables: The records; columns that the table has and they lack are NULL.
+            values: Of the fields by which an hour is partitioned.
 
         Returns:
             Its entry, and its records by partition.
         """
-        schema, properties = self._table.schema(), self._table.properties
+        # Another thread may refresh it meanwhile.
+        table, schema = self._table, self._table.schema()
         key = f"data/hour={hour_start(hour):%Y-%m-%d-%H}/{uuid.uuid4()}.parquet"
         arrow, spans = schema_to_pyarrow(schema), dict[str, Any]()
         with self.bucket.open_output(key) as out:
             with pq.ParquetWriter(out, arrow, compression="zstd", write_page_checksum=True) as writer:
                 for rows in tables:
-                    writer.write_table(rows.cast(arrow), row_group_size=records.ROW_GROUP_ROWS)
+                    writer.write_table(as_columns(table, rows), row_group_size=records.ROW_GROUP_ROWS)
                     spans = merge_spans([spans, records.spans_of(rows)])
                 writer.add_key_value_metadata({SPANS: json.dumps(spans)})
             size, metadata = out.tell(), writer.writer.metadata
         statistics = data_file_statistics_from_parquet_metadata(
-            metadata, compute_statistics_plan(schema, properties), parquet_path_to_id_mapping(schema)
+            metadata, compute_statistics_plan(schema, table.properties), parquet_path_to_id_mapping(schema)
         )
         entry = DataFile.from_args(
-            content=DataFileContent.DATA, file_path=f"{self._table.location()}/{key}", file_format=FileFormat.PARQUET,
-            partition=Record((hour_start(hour) - EPOCH) // HOUR), file_size_in_bytes=size, sort_order_id=None,
-            spec_id=self._table.spec().spec_id, equality_ids=None, key_metadata=None,
+            content=DataFileContent.DATA, file_path=f"{table.location()}/{key}", file_format=FileFormat.PARQUET,
+            partition=Record((hour_start(hour) - EPOCH) // HOUR, *values), file_size_in_bytes=size, sort_order_id=None,
+            spec_id=table.spec().spec_id, equality_ids=None, key_metadata=None,
             **statistics.to_serialized_dict(),
         )  # fmt: skip
         return entry, spans

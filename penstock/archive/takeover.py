@@ -25,12 +25,15 @@ import pyarrow.parquet as pq
 
 from penstock.archive import file_io, records
 from penstock.archive.closed_hours import ClosedHour, ClosedHours
+from penstock.archive.decoded import row_decoder
 from penstock.archive.reader import RESTORE_HINT, spans_of_file
 from penstock.archive.state import Span, Spans, merge_spans, span_difference
 from penstock.archive.table import ArchiveTable
 from penstock.errors import SinkError
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
     from penstock.archive.stream import ArchiveOutput
     from penstock.object_store.bucket import Bucket
 
@@ -70,7 +73,7 @@ def take_over(output: ArchiveOutput, bucket: str, prefix: str) -> Iterator[Taken
     """
     store = file_io.open_bucket(bucket, prefix)
     old = _state(store)
-    table, closed = ArchiveTable.create(output), ClosedHours.of(output)
+    table, closed, decode = ArchiveTable.create(output), ClosedHours.of(output), row_decoder(output)
     claim, closed_before = table.claim(), closed.read()
     progress = _progress(table, old)
     for hour in sorted({*old["open"], *old["closed"]}):
@@ -81,7 +84,9 @@ def take_over(output: ArchiveOutput, bucket: str, prefix: str) -> Iterator[Taken
         late = old["open"].get(hour, ())
         files = [_file(one) for one in [*(manifest["files"] if manifest else ()), *late]]
         firsts = progress["firsts"]
-        entry, spans = table.write_file(hour, (part for file in files for part in _records(store, file, firsts)))
+        parts = (decode(part) for file in files for part in _records(store, file, firsts))
+        written = _write(table, hour, parts)
+        spans = merge_spans(one for _, one in written)
         expected = {name: Span(*numbers) for name, numbers in manifest["spans"].items()} if manifest else {}
         is_whole = manifest is not None and not late and not firsts
         if is_whole and (difference := span_difference(expected, spans)):
@@ -91,20 +96,26 @@ def take_over(output: ArchiveOutput, bucket: str, prefix: str) -> Iterator[Taken
             )  # fmt: skip
         there = table.files_of_hour(hour)
         progress["hours"].append(hour)
-        added = [entry] if spans else []
+        added = [entry for entry, one in written if one]
         table.commit(replace(table.state, claim=claim), added, properties={TAKEN: json.dumps(progress)})
         if is_whole and not there and hour not in closed_before:
             at = old["closed"][hour]
             closed.add(
                 [
                     ClosedHour(
-                        hour, at["revision"], at["at"], sum(s.rows for s in spans.values()), entry.file_size_in_bytes,
-                        1, table.snapshot_id or 0, spans,
+                        hour, at["revision"], at["at"], sum(s.rows for s in spans.values()),
+                        sum(entry.file_size_in_bytes for entry in added), len(added), table.snapshot_id or 0, spans,
                     )
                 ]
             )  # fmt: skip
         yield TakenHour(hour, sum(span.rows for span in spans.values()), len(added))
     _take_state(table, claim, old)
+
+
+def _write(table: ArchiveTable, hour: str, parts: Iterator[pa.Table]) -> list[tuple[DataFile, Spans]]:
+    if not table.is_partitioned:
+        return [table.write_file(hour, parts)]
+    return [table.write_file(hour, [rows], values) for part in parts for values, rows in table.split(part)]
 
 
 def _progress(table: ArchiveTable, old: Mapping[str, Any]) -> dict[str, Any]:

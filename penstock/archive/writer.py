@@ -5,7 +5,8 @@ A batch is written in these steps, and may fail after each of them:
 
 1. Records before the positions are left out, since they are archived. So a batch that is repeated with other limits or
    another number adds no duplicates.
-2. One data file for each hour of event time is written, under a new name. After a failure here no snapshot has it.
+2. One data file for each partition of an hour of event time is written, under a new name. After a failure here no
+   snapshot has it.
 3. The files are committed, with the positions after them (`penstock.archive.table`). After a failure here the batch is
    repeated, and step 1 leaves all of it out.
 
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 
 from penstock.archive import records
 from penstock.archive.closed_hours import ClosedHours
+from penstock.archive.decoded import row_decoder
 from penstock.archive.hour_closer import HourCloser, read_topic_ends
 from penstock.archive.stream import ArchiveOutput
 from penstock.archive.table import ArchiveTable
@@ -75,7 +77,7 @@ class ArchiveWriter:
         self.counters = ArchiveCounters()
         self.lock = threading.RLock()
         self.table, self.closed_hours = table, ClosedHours.of(output)
-        self._output = output
+        self._output, self._decode = output, row_decoder(output)
         self._claim = table.claim()
         self._unknown = False
         self._lost: LeaseLost | None = None
@@ -107,8 +109,9 @@ class ArchiveWriter:
             state = self._known_state(mark)
             given = records.SCHEMA.empty_table() if batch is None else records.to_archive_schema(batch)
             files = [
-                (hour, *self.table.write_file(hour, [table]))
-                for hour, table in records.split_by_hour(self._not_archived(state, given))
+                (hour, *self.table.write_file(hour, [part], values))
+                for hour, rows_of_hour in records.split_by_hour(self._decode(self._not_archived(state, given)))
+                for values, part in self.table.split(rows_of_hour)
             ]
             self.counters.files += len(files)
             spans = [one for *_, one in files]

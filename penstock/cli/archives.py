@@ -151,10 +151,11 @@ def take_over(
     Stop the archive first: penstock streams stop NAME. An interrupted run is continued by the next one.
     """
     with clear_errors():
-        archive = look_up("archive", name, partial_catalog()[0].archives)
+        catalog = partial_catalog()[0]
+        archive = look_up("archive", name, catalog.archives)
         place = bucket or archive.bucket, archive.prefix if prefix is None else prefix
-        total = 0
-        for hour in takeover.take_over(output_of(archive), *place):
+        total, output = 0, output_of(archive, catalog.topics.get(archive.reads[0].name))
+        for hour in takeover.take_over(output, *place):
             total += hour.records
             print_check(hour.hour, f"{hour.records:,} records" if hour.records else "is there", "green")
     console().print(f"{total:,} records taken over. Look at them: penstock archives verify {name}")

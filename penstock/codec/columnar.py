@@ -7,10 +7,10 @@ heartbeats; and `clock BIGINT`, in epoch microseconds the time of a raw record, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import numpy as np
@@ -31,6 +31,8 @@ from penstock.model.schema import schema
 from penstock.model.topic import reader_fields
 from penstock.model.types import Field, Type
 from penstock.registry.endpoint import RegistryEndpoint
+
+T = TypeVar("T")
 
 # Rows and bytes of one query of DuckDB. A tenth of it loses half of the speed; more only needs memory.
 ROWS = 200_000
@@ -190,14 +192,14 @@ class DecoderQueries:
     ones, are few; they are decoded again with all columns.
     """
 
-    def __init__(self, decoder: RecordDecoder) -> None:
+    def __init__(self, decoder: RecordDecoder, duck: duckdb.DuckDBPyConnection | None = None) -> None:
         self._layout, self._topic, self._label = decoder.output_schema, decoder.topic, decoder.label
         self._signer = decoder.signer
         self._values = value_decoder(decoder.registry) if decoder.registry else None
         judges = not decoder.ddl and decoder.combine and "registry" in decoder.combine.reads
         self._verdicts = RegistryVerdicts(decoder.endpoint) if judges else None
         self._lists = {f.name for f in decoder.output_fields if decoder.combine and f.type.kind == "array"}
-        self._con = connection()
+        self._con = duck or connection()
         names = [json_sql.quote_name(f.name) for f in (decoder.fields if decoder.combine else decoder.output_fields)]
         event_time = "make_timestamptz(_at) AS event_time"
         # Decoded records are materialised since two queries read them; raw records need no decoding.
@@ -256,15 +258,21 @@ class DecoderQueries:
 
     def run(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         """Decode records; if memory is short, in halves, since the parser needs 16 times their size."""
-        try:
-            # Completed before the first batch is yielded, since a failure starts again with halves.
-            yield from list(self._decode_table(table))
-        except duckdb.OutOfMemoryException:
-            if table.num_rows == 1:
-                raise
-            half = table.num_rows // 2
-            yield from self.run(table.slice(0, half))
-            yield from self.run(table.slice(half))
+        return _in_halves(table, self._decode_table)
+
+    def fields(self, table: pa.Table) -> Iterator[pa.StructArray]:
+        """Decode the values of records of an input with a schema, in their order. Memory is as for `run`.
+
+        Yields:
+            STRUCT of the fields of the schema; NULL for a value that is no record of it.
+        """
+        return _in_halves(table, self._fields)
+
+    def _fields(self, table: pa.Table) -> Iterator[pa.StructArray]:
+        decoded = self._query(self._decode_sql, records_in=self._prepared(table)).sort_by("_row").combine_chunks()
+        fields = [field for field in self._layout if field.name not in (*ADDED_COLUMNS.names, SOURCE_RECORD_COLUMN)]
+        columns = [decoded[field.name].combine_chunks().cast(field.type) for field in fields]
+        yield pa.StructArray.from_arrays(columns, fields=fields, mask=decoded[BAD_COLUMN].combine_chunks())
 
     def _decode_table(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         prepared = self._prepared(table)
@@ -366,6 +374,18 @@ class DecoderQueries:
                 got=str(e).splitlines()[0],
                 hint="change its query to accept every value of the input's types, with try_cast or a wider type",
             ) from e
+
+
+def _in_halves(table: pa.Table, work: Callable[[pa.Table], Iterator[T]]) -> Iterator[T]:
+    try:
+        # Completed before the first result is yielded, since a failure starts again with halves.
+        yield from list(work(table))
+    except duckdb.OutOfMemoryException:
+        if table.num_rows == 1:
+            raise
+        half = table.num_rows // 2
+        yield from _in_halves(table.slice(0, half), work)
+        yield from _in_halves(table.slice(half), work)
 
 
 def _as_subquery(sql: str) -> str:

@@ -9,19 +9,21 @@ from datetime import timedelta
 from typing import ClassVar, Literal
 
 from penstock.errors import DeclarationError
+from penstock.model.argument_types import check_kind
 from penstock.model.checks.event_time_checks import check_event_time
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.input import RAW_FIELDS, RECORD_FIELDS
 from penstock.model.mask import Mask, Method, check_masks_fit
 from penstock.model.output_mode import check_duration
 from penstock.model.stream import Stream
-from penstock.model.topic import Topic, topic_name
+from penstock.model.topic import Topic, reader_fields, topic_name
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # What may be masked. A record without a value would be a tombstone, and headers are no single value.
 MASKS: dict[str, tuple[Method, ...]] = {
     "key": ("hashed", "encrypted", "dropped"), "value": ("hashed", "encrypted"), "headers": ("dropped",),
 }  # fmt: skip
+PARTITION_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "date")
 TABLE = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)+)?")
 PREFIX = re.compile(r"([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?")
 
@@ -45,6 +47,10 @@ class Archive:
         app: whose driver runs it.
         partition: `hour` if Airflow gets an asset event for each hour that is closed, and one for each that is closed
             again with records that came later. None: no events.
+        decode: whether the table has a column `decoded` too: a STRUCT of the fields by the topic's schema, NULL for a
+            record that is none of it. It is left out if the topic declares no schema, or `value` is masked.
+        partition_by: fields of `decoded` by which the table is partitioned within an hour: text, whole numbers, BOOLEAN
+            or DATE with few values, as each batch writes a file for each.
         mask: `key`, `value` and `headers`, if they are not kept as they are. Keys and values are hashed or encrypted,
             and of a record whose key or headers are dropped they are NULL.
         location: where it is declared.
@@ -62,6 +68,8 @@ class Archive:
     max_records: int = 500_000
     app: str = "archives"
     partition: Literal["hour"] | None = None
+    decode: bool = True
+    partition_by: tuple[str, ...] = ()
     mask: tuple[Mask, ...] = ()
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
@@ -95,13 +103,39 @@ class Archive:
         if self.partition not in (None, "hour"):
             got, hint = f"partition={self.partition!r}", 'an archive is kept by hours: use partition="hour"'
             raise DeclarationError(f"archive {self.name}: it cannot have these partitions", got=got, hint=hint)
+        check_kind(f"archive {self.name}", "decode", self.decode, bool)
         self._check_masks()
+        if isinstance(self.source, Topic):
+            self.decoded_topic()
         if isinstance(self.source, Stream) and len(self.source.output_topics) != 1:
             raise DeclarationError(
                 f"archive {self.name}: stream {self.source.name} does not write one topic",
                 got=", ".join(self.source.output_names),
                 hint="name the topic itself: source=Topic(...)",
             )
+
+    def decoded_topic(self, declared: Topic | None = None) -> Topic | None:
+        """The topic whose schema decodes its values; None if they are not decoded.
+
+        Args:
+            declared: The topic, if the archive has only its name.
+
+        Raises:
+            DeclarationError: It is partitioned by a field that it does not decode, or that has another type.
+        """
+        topic = declared if isinstance(self.topic, str) else self.topic
+        decoded = topic and topic.ddl and self.decode and not any(mask.root == "value" for mask in self.mask)
+        fields = reader_fields(f"topic {topic.name}", topic.registry_schema or topic.ddl) if topic and decoded else ()
+        kinds = {field.name: field.type.kind for field in fields}
+        by: object = self.partition_by
+        is_valid = isinstance(by, tuple) and len(set(by)) == len(by)
+        if not is_valid or any(kinds.get(name) not in PARTITION_TYPES for name in self.partition_by):
+            raise DeclarationError(
+                f"archive {self.name}: partition_by cannot be used",
+                got=f"{by!r}; decoded are: {', '.join(' '.join(field) for field in kinds.items()) or 'no fields'}",
+                hint=f"give a tuple of names of decoded fields of the types {', '.join(PARTITION_TYPES)}",
+            )
+        return topic if decoded else None
 
     def _check_masks(self) -> None:
         check_masks_fit(f"archive {self.name}", self.mask, tuple(MASKS))

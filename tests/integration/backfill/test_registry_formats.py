@@ -16,6 +16,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from pyspark.sql import SparkSession
 
 from penstock.archive import records
+from penstock.archive.catalog import open_catalog
 from penstock.backfill import archive_source
 from penstock.backfill.job import BackfillJob
 from penstock.devstack.servers.kafka import Broker
@@ -140,6 +141,13 @@ def kept(
     write_to_archive(archive, endpoint_of(object_store), archived(name, values(name)))
     yield archive
     close_clients()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_archive_decodes_values_by_the_schemas_of_their_writers(kept: Archive) -> None:
+    rows = open_catalog().load_table(kept.table_name).scan().to_arrow().sort_by("offset").to_pylist()
+    decoded = [row["decoded"] and (row["decoded"]["shop"], row["decoded"]["n"]) for row in rows]
+    assert decoded == [("a", 2), ("b", 2), None, ("a", 3), ("a", 40)]
 
 
 def values(name: str) -> list[bytes]:

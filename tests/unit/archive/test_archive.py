@@ -122,7 +122,7 @@ def test_a_record_lies_in_the_hour_of_its_event_time_or_its_own() -> None:
 
 def test_small_files_are_joined_and_large_ones_are_not() -> None:
     files: list[Any] = [
-        SimpleNamespace(key=f"{n:02}", size=size, has_deletes=n == 5)
+        SimpleNamespace(key=f"{n:02}", size=size, has_deletes=n == 5, spec_id=0, values=())
         for n, size in enumerate([10, 60, 30, 70, 49, 49, 1])
     ]
     assert [[file.key for file in part] for part in group_small_files(files, 100)] == [

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.transforms import DayTransform
-from pyiceberg.types import StringType
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from penstock.archive import catalog, records
@@ -175,9 +174,9 @@ def rolled_back() -> None:
         change.set_current_snapshot(first)
 
 
-def with_a_column() -> None:
+def without_a_column() -> None:
     with table_of(TO)._table.update_schema() as change:
-        change.add_column("note", StringType())
+        change.delete_column("headers")
 
 
 def by_day() -> None:
@@ -196,7 +195,7 @@ def without_time() -> None:
     ("change", "message"),
     [
         (rolled_back, "was rolled back, so it lacks records that count as archived"),
-        (with_a_column, "another program has changed the columns or the partitions"),
+        (without_a_column, "another program has changed the columns or the partitions"),
         (by_day, "another program has changed the columns or the partitions"),
         (without_time, "has a file without event times"),
     ],
