@@ -181,7 +181,9 @@ def _run_query(
         paths = []
         for number, path in enumerate(files):
             decoded = folder / f"decoded-{number:06}.parquet"
-            pq.write_table(_decode_file(decoder, job, connection, path, skipped_records), decoded, compression="lz4")
+            rows_of_file = _decode_file(decoder, job, connection, path, skipped_records)
+            # Statistics leave out NaN, which is the greatest number in DuckDB: it would not look into the row group.
+            pq.write_table(rows_of_file, decoded, compression="lz4", write_statistics=False)
             paths.append(decoded)
         skipped_records.save(folder / SKIPPED_FILE)
         connection.execute("SET VARIABLE begin = ?", [epoch_ms(job.begin) if job.begin else 0])

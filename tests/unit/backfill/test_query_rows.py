@@ -1,21 +1,28 @@
-"""Rows of a query as Avro, and what is refused."""
+"""Rows of a query, as Avro too, and what is refused."""
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from penstock.archive import records
+from penstock.backfill import transform
+from penstock.backfill.job import BackfillJob, BackfillMarker
 from penstock.backfill.query_rows import encoded_rows
 from penstock.codec.avro import AvroDecoder
 from penstock.codec.avro_encoder import AvroEncoder
 from penstock.codec.registry_values import RegistryValues
 from penstock.errors import DeclarationError
 from penstock.model.avro import Avro
+from penstock.streams import Archive, Backfill, RowsQuery, Topic, TopicOutput
 from tests.support.avro_cases import DECIMAL, field, logical, optional, record, schema_text
 
+HOUR = datetime(2026, 1, 1, 10, tzinfo=UTC)
 INNER = record("Inner", field("a", "int"), field("b", optional("string")))
 NESTED = {
     "struct": INNER, "list": {"type": "array", "items": "long"}, "map": {"type": "map", "values": "long"},
@@ -67,3 +74,20 @@ def test_what_is_in_structs_lists_and_maps_keeps_its_meaning_or_is_refused(name:
     values = rows(f"SELECT {sql} AS v", schema)["value"].combine_chunks()
     decoded, errors = AvroDecoder(RegistryValues(schema, ((1, schema.text),))).decode(values)
     assert (decoded.to_pylist(), errors.to_pylist()) == ([{"v": read}], [None])
+
+
+def test_a_query_finds_what_is_no_number(tmp_path: Path) -> None:
+    """NaN is greater than every number, and statistics of a file do not have it."""
+    schema, query = "id STRING, x DOUBLE, at BIGINT", "SELECT id, x FROM records WHERE x > 5"
+    backfill = Backfill(
+        "great", Archive("kept", Topic("t"), bucket="lake"), TopicOutput(Topic("to"), key="id", value=("id", "x")),
+        rows=RowsQuery("timestamp_millis(at)", query, schema=schema),
+    )  # fmt: skip
+    values = [b'{"id": "%s", "x": %s, "at": 1}' % value for value in ((b"a", b'"NaN"'), (b"b", b"1"), (b"c", b"7"))]
+    given = [{"topic": "t", "partition": 0, "offset": n, "value": v, "event_time": HOUR} for n, v in enumerate(values)]
+    for number, part in enumerate((given[:2], given[2:])):
+        pq.write_table(pa.Table.from_pylist(part, records.SCHEMA), tmp_path / f"{number}.parquet")
+    job = BackfillJob(backfill, HOUR, HOUR + timedelta(hours=1), "to")
+    plan = BackfillMarker({}, {}, {}, "", {}, 0)
+    made = transform.make_rows(job, sorted(tmp_path.glob("*.parquet")), plan, tmp_path, lambda *_: iter(()))
+    assert [key for table in transform.read_rows(made) for key in table["key"].to_pylist()] == [b"a", b"c"]
