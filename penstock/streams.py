@@ -2,7 +2,7 @@
 
 from penstock.model.archive import Archive
 from penstock.model.avro import Avro
-from penstock.model.backfill import Backfill, Collection, RowsQuery
+from penstock.model.backfill import Backfill, Collection, IcebergTable, RowsQuery
 from penstock.model.expectation import Expectation
 from penstock.model.fold import Fold
 from penstock.model.input import Combiner, Input, Table
@@ -28,6 +28,7 @@ __all__ = [
     "Expectation",
     "F",
     "Fold",
+    "IcebergTable",
     "Input",
     "JsonSchema",
     "KeyedState",

@@ -1,4 +1,4 @@
-"""The Iceberg catalog of archives: the control database by default, or a REST catalog by its URL.
+"""The Iceberg catalog of archives: the control database by default, or a REST catalog by its URL; and others by name.
 
 The tables of the first are those of pyiceberg's SQL catalog, tried with 0.12.0: other programs open it with that, by
 the URL of the control database.
@@ -7,12 +7,13 @@ the URL of the control database.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
@@ -20,6 +21,7 @@ from pyiceberg.exceptions import (
     CommitStateUnknownException,
     ForbiddenError,
     NoSuchTableError,
+    NotInstalledError,
     OAuthError,
     RESTError,
     ServerError,
@@ -82,11 +84,38 @@ def open_catalog() -> Catalog:
 def _opened(url: str, options: str, control_url: str) -> Catalog:
     with errors(url or "the control database"):
         if url:
-            rest = RestCatalog(CATALOG, uri=url, **{**json.loads(options or "{}"), **IO})
-            for scheme in ("http://", "https://"):
-                rest._session.mount(scheme, TimedAdapter())
-            return rest
+            return _timed(RestCatalog(CATALOG, uri=url, **{**json.loads(options or "{}"), **IO}))
         return ControlCatalog(connect(control_url).engine, **IO)
+
+
+def open_named(name: str) -> Catalog:
+    """A catalog of pyiceberg's own configuration.
+
+    Raises:
+        Wait: It does not answer.
+        SinkError: It is not configured, or refuses.
+    """
+    with errors(f"catalog {name}", name):
+        try:
+            return _timed(load_catalog(name))
+        except (ValueError, NotInstalledError) as e:
+            raise SinkError(
+                f"there is no Iceberg catalog {name} that can be opened",
+                # It may have the URL with a password.
+                got=re.sub(r"//[^@/]*@", "//...@", str(e))[:300],
+                hint=_config(name),
+            ) from e
+
+
+def _timed(tables: Catalog) -> Catalog:
+    if isinstance(tables, RestCatalog):
+        for scheme in ("http://", "https://"):
+            tables._session.mount(scheme, TimedAdapter())
+    return tables
+
+
+def _config(name: str) -> str:
+    return f"configure it for pyiceberg: in .pyiceberg.yaml, or by PYICEBERG_CATALOG__{name.upper()}__URI and others"
 
 
 def connection_code(table: str) -> str:
@@ -117,12 +146,14 @@ def connection_code(table: str) -> str:
 
 
 @contextmanager
-def errors(what: str) -> Iterator[None]:
+def errors(what: str, name: str = "") -> Iterator[None]:
     """Raise what the catalog raises within the block as an error of Penstock.
 
     Args:
         what: Of what, for the message.
+        name: Of a catalog of pyiceberg's own configuration; empty for that of the archives.
     """
+    options = f"the configuration of catalog {name}" if name else "PENSTOCK_ICEBERG_OPTIONS"
 
     def refused(e: Exception, hint: str) -> SinkError:
         return SinkError(f"the Iceberg catalog refuses {what}", got=_text(e), hint=hint)
@@ -132,7 +163,7 @@ def errors(what: str) -> Iterator[None]:
     except (RequestException, PoolTimeout, *BUSY) as e:
         raise Wait(f"the Iceberg catalog does not answer for {what}", got=_text(e), seconds=RETRY_AFTER) from e
     except REFUSED as e:
-        raise refused(e, "check the token or credential in PENSTOCK_ICEBERG_OPTIONS, and its rights") from e
+        raise refused(e, f"check the token or credential in {options}, and its rights") from e
     except (OperationalError, InterfaceError, IntegrityError) as e:
         # A database that restarts, or is full of connections; and two that made a row at once.
         raise Wait(f"the Iceberg catalog does not answer for {what}", got=_text(e), seconds=RETRY_AFTER) from e

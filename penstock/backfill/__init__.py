@@ -1,1 +1,1 @@
-"""Backfills: an interval of an archive, or a collection, brought into a topic; taken up again, paced and verified."""
+"""Backfills: an interval of an archive, or another store, brought into a topic; taken up again, paced and verified."""

@@ -40,7 +40,7 @@ class BackfillJob:
         dry_run: Whether nothing is written.
         timestamps: Whether copied records keep their timestamps.
         unclosed: Whether hours may still be open.
-        as_of: The archive is read as it was at this time; None for the present.
+        as_of: The archive or the table is read as it was at this time; None for the present.
         again: Id of a request to write all rows once more; a run with the same id resumes it.
     """
 
@@ -70,7 +70,7 @@ class BackfillJob:
 
     @property
     def archive(self) -> Archive | None:
-        """The archive it reads; None if it reads a collection."""
+        """The archive it reads; None if it reads another store."""
         if self.source is not None:
             return self.source
         return self.backfill.source if isinstance(self.backfill.source, Archive) else None

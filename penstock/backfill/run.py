@@ -42,7 +42,7 @@ from penstock.host import files
 from penstock.kafka.admin import admin, ensure_topics, log_end_offsets, partition_counts
 from penstock.kafka.commit_marker import read_marker_value
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.model.backfill import Collection
+from penstock.model.backfill import Collection, IcebergTable
 from penstock.model.output import TopicOutput
 from penstock.model.stream import Stream
 from penstock.model.topic import COMMITS
@@ -173,6 +173,10 @@ class _Run:
                 from penstock.backfill.archive_source import ArchiveSource
             return ArchiveSource(job, self._bootstrap, waits)
         source, fields = job.backfill.source, job.backfill.fields
+        if isinstance(source, IcebergTable):
+            with optional_packages():
+                from penstock.backfill.iceberg_source import IcebergSource
+            return IcebergSource(job, waits)
         assert isinstance(source, Collection)
         with optional_packages():
             from penstock.backfill.mongodb_source import MongoDBSource
@@ -255,7 +259,7 @@ class _Run:
         )
 
     def _spans(self, source: BackfillSource) -> Mapping[str, Span]:
-        """The records of the source; for a collection they are read first."""
+        """The records of the source; those of no archive are read first."""
         if self._job.archive is None and not self._fetched:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._fetched = self._fetch(source)

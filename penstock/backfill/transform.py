@@ -30,7 +30,7 @@ from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDeco
 from penstock.codec.formats import value_encoder
 from penstock.codec.registry_values import RegistryValues
 from penstock.errors import BackfillError, DeclarationError
-from penstock.model.backfill import RowsQuery
+from penstock.model.backfill import IcebergTable, RowsQuery
 from penstock.model.output import TopicOutput
 from penstock.model.stream import Stream
 
@@ -155,7 +155,7 @@ def _copy_interval(job: BackfillJob, files: Sequence[Path], plan: BackfillMarker
                 "unknown",
                 job.id, duplicates,
             )  # fmt: skip
-        _copy_query(
+        copy_query(
             connection,
             f"""SELECT {", ".join(f'r."{name}"' for name in records.SCHEMA.names)}
             FROM {files_as_table(files, numbered=True)} r JOIN turns USING (filename, file_row_number)
@@ -167,30 +167,17 @@ def _copy_interval(job: BackfillJob, files: Sequence[Path], plan: BackfillMarker
 def _run_query(
     job: BackfillJob, rows: RowsQuery, output: TopicOutput, files: Sequence[Path], folder: Path, target: Path
 ) -> None:
-    label, read = f"backfill {job.name}", job.backfill.registry_schema
-    values = RegistryValues(read) if read else None
-    decoder = RecordDecoder(label, label, job.backfill.ddl, rows.event_time, None, keep_records=False, registry=values)
-    if not decoder.computes_event_time:
-        raise DeclarationError(
-            f"{label}: its event time cannot be computed without Spark",
-            got=rows.event_time,
-            hint="write timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
-        )
-    skipped_records = SkippedRecords()
+    label = f"backfill {job.name}"
     with open_duckdb(folder) as connection:
-        paths = []
-        for number, path in enumerate(files):
-            decoded = folder / f"decoded-{number:06}.parquet"
-            rows_of_file = _decode_file(decoder, job, connection, path, skipped_records)
-            # Statistics leave out NaN, which is the greatest number in DuckDB: it would not look into the row group.
-            pq.write_table(rows_of_file, decoded, compression="lz4", write_statistics=False)
-            paths.append(decoded)
-        skipped_records.save(folder / SKIPPED_FILE)
+        paths = list[Path]()
+        if isinstance(job.backfill.source, IcebergTable):
+            table = files_as_table(files)
+        else:
+            paths += _decode(job, rows, connection, files, folder)
+            table = files_as_table(paths)
         connection.execute("SET VARIABLE begin = ?", [epoch_ms(job.begin) if job.begin else 0])
         connection.execute('SET VARIABLE "end" = ?', [epoch_ms(job.end)])
-        connection.execute(
-            f"CREATE VIEW records AS FROM {files_as_table(paths) if paths else _empty_table(connection, decoder)}"
-        )
+        connection.execute(f"CREATE VIEW records AS FROM {table}")
         check_query(connection, label, rows.query, output)
         connection.execute(f"CREATE TABLE given AS SELECT * FROM ({rows.query.strip().rstrip(';')}\n)")
         key, value = (json_sql(columns) for columns in (output.key, output.value))
@@ -207,9 +194,27 @@ def _run_query(
         path.unlink()
 
 
-def _empty_table(connection: duckdb.DuckDBPyConnection, decoder: RecordDecoder) -> str:
-    connection.register("nothing", _decoded_schema(decoder).empty_table())
-    return "nothing"
+def _decode(
+    job: BackfillJob, rows: RowsQuery, connection: duckdb.DuckDBPyConnection, files: Sequence[Path], folder: Path
+) -> Iterator[Path]:
+    """The files of the decoded records: at least one, which has their columns."""
+    label, read = f"backfill {job.name}", job.backfill.registry_schema
+    values = RegistryValues(read) if read else None
+    decoder = RecordDecoder(label, label, job.backfill.ddl, rows.event_time, None, keep_records=False, registry=values)
+    if not decoder.computes_event_time:
+        raise DeclarationError(
+            f"{label}: its event time cannot be computed without Spark",
+            got=rows.event_time,
+            hint="write timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
+        )
+    skipped_records = SkippedRecords()
+    tables = (_decode_file(decoder, job, connection, path, skipped_records) for path in files)
+    for number, table in enumerate(tables if files else [_decoded_schema(decoder).empty_table()]):
+        decoded = folder / f"decoded-{number:06}.parquet"
+        # Statistics leave out NaN, which is the greatest number in DuckDB: it would not look into the row group.
+        pq.write_table(table, decoded, compression="lz4", write_statistics=False)
+        yield decoded
+    skipped_records.save(folder / SKIPPED_FILE)
 
 
 def _decoded_schema(decoder: RecordDecoder) -> pa.Schema:
@@ -242,7 +247,7 @@ def _decode_file(
 
 
 def _interval_sql(job: BackfillJob, alias: str) -> str:
-    """SQL of whether a record is in the interval; documents have no time, so all are."""
+    """SQL of whether a record of an archive is in the interval; documents have no time, so all are."""
     if job.archive is None:
         return "true"
     begin = f"{alias}event_time >= make_timestamptz({epoch_ms(job.begin)}000) AND " if job.begin else ""
@@ -255,7 +260,7 @@ def _sort_by_key(connection: duckdb.DuckDBPyConnection, job: BackfillJob, source
     location_sql = f"""'{job.name}' AS topic, (n // {ROWS_PER_HASH})::INT AS partition, n AS "offset\""""
     columns = f"{location_sql}, key, value, NULL AS timestamp, NULL AS headers, NULL AS event_time"
     unchecked = target.with_suffix(".unchecked")
-    _copy_query(connection, f"SELECT {columns} FROM ({numbered_sql}) ORDER BY n", unchecked)
+    copy_query(connection, f"SELECT {columns} FROM ({numbered_sql}) ORDER BY n", unchecked)
     _check_keys(job, unchecked)
     unchecked.replace(target)
 
@@ -324,7 +329,8 @@ COLUMN_TYPES = {
 }  # fmt: skip
 
 
-def _copy_query(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+def copy_query(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+    """Write the rows of a query to a file, which gets its name when it is complete."""
     part = target.with_suffix(".part")
     try:
         options = f"FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {records.ROW_GROUP_ROWS}"

@@ -86,7 +86,7 @@ COMMANDS = {
     ),
     "views": _Command("views", "Query views: compacted topics that are served by REST."),
     "archives": _Command("archives", "Show, verify and maintain topics that are archived as Iceberg tables."),
-    "backfill": _Command("backfills", "Write intervals of archives, and MongoDB collections, to topics."),
+    "backfill": _Command("backfills", "Write archives, Iceberg tables and MongoDB collections to topics."),
     "dead-letters": _Command(
         "dead_letters", "List, show, replay and discard dead letters."
     ),

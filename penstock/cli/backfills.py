@@ -1,4 +1,4 @@
-"""`penstock backfill`: write an interval of an archive, or a MongoDB collection, to a topic."""
+"""`penstock backfill`: write an interval of an archive or an Iceberg table, or a MongoDB collection, to a topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.cli.spark import session
 from penstock.errors import BackfillError, BrokerError, ControlError, InputNotReady, Wait
 from penstock.logs import setup
 from penstock.model.archive import Archive
-from penstock.model.backfill import Backfill
+from penstock.model.backfill import Backfill, IcebergTable
 from penstock.model.stream import Stream
 from penstock.settings import settings
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.backfill.job import BackfillJob
 
-app = typer.Typer(no_args_is_help=True, help="Write intervals of archives, and MongoDB collections, to topics.")
+app = typer.Typer(no_args_is_help=True, help="Write archives, Iceberg tables and MongoDB collections to topics.")
 
 
 # EX_TEMPFAIL of sysexits.h.
@@ -92,7 +92,7 @@ def run(
     ] = False,
     as_of: Annotated[
         datetime | None,
-        time_option("--as-of", "Read the archive as it was at this time, with hours that were open"),
+        time_option("--as-of", "Read the archive or table as it was at this time, with hours that were open"),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Write an interval that was written before.")] = False,
     request: Annotated[
@@ -165,9 +165,11 @@ def _job(
 
     backfill = _named(catalog, name)
     archive = _archive(catalog, backfill, source)
-    if as_of and not isinstance(backfill.source, Archive):
-        raise BackfillError(f"backfill {name} reads no archive", got=f"--as-of {as_of}", hint="leave out --as-of")
-    if begin is None and not backfill.full_history and isinstance(backfill.source, Archive):
+    has_interval = isinstance(backfill.source, Archive | IcebergTable)
+    if as_of and not has_interval:
+        what = f"backfill {name} reads no archive and no Iceberg table"
+        raise BackfillError(what, got=f"--as-of {as_of}", hint="leave out --as-of")
+    if begin is None and not backfill.full_history and has_interval:
         raise BackfillError(f"backfill {name} needs an interval", hint="give its begin, such as --from 2026-01-31T00")
     if begin is not None and backfill.full_history:
         raise BackfillError(

@@ -1,4 +1,4 @@
-"""Backfills: records of an archive or a collection written to a topic, as they are or computed again."""
+"""Backfills: records of an archive, or rows of another store, written to a topic, as they are or computed again."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from penstock.model.types import Field
 
 DAILY = "0 0 * * *"
 CRON = re.compile(r"\S+( \S+){4}")
+PLAIN_NAME = r"[A-Za-z0-9_-]+"
+TABLE_NAME = re.compile(rf"{PLAIN_NAME}(\.{PLAIN_NAME})+")
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,44 @@ class Collection:
 
 
 @dataclass(frozen=True)
+class IcebergTable:
+    """An Iceberg table of any program. Each row is a record, in the columns and types that the table has.
+
+    Attributes:
+        name: with its namespace, such as `shop.orders`.
+        catalog: a catalog of pyiceberg's own configuration; empty for that of the archives.
+    """
+
+    name: str
+    catalog: str = ""
+
+    def __post_init__(self) -> None:
+        if not TABLE_NAME.fullmatch(str(self.name)) or not re.fullmatch(f"({PLAIN_NAME})?", str(self.catalog)):
+            raise DeclarationError(
+                "an Iceberg table has no name that can be read",
+                got=f"{self.name!r}, catalog={self.catalog!r}",
+                hint="give its namespace and name, such as 'shop.orders', and the plain name of a catalog, of letters, "
+                "digits, '_' and '-'",
+            )
+
+    @property
+    def path(self) -> str:
+        return f"iceberg.{self.catalog}:{self.name}" if self.catalog else f"iceberg.{self.name}"
+
+
+@dataclass(frozen=True)
 class RowsQuery:
     """How records become rows of the target, where they are not copied.
 
     Attributes:
-        event_time: SQL over the schema that gives the event time, as for an input.
+        event_time: SQL over the schema that gives the event time, as for an input; of an Iceberg table also any other
+            expression of DuckDB over its columns.
         query: a SELECT of DuckDB over `records`, the schema's columns of all records of the interval. It gives the
             columns of the target's key and value: text, numbers, booleans, and lists and structs of them. Each key
             once, and the same rows of the same records: no `now()`, no `random()`. `getvariable('begin')` and
             `getvariable('end')` are the interval, epoch ms.
         schema: Spark DDL of the records' values, decoded as those of a stream's input are. If it is left out, the
-            archived topic declares it.
+            archived topic declares it. Of an Iceberg table, the columns that are read; by default all, as they are.
     """
 
     event_time: str
@@ -67,8 +96,8 @@ class Backfill:
 
     Attributes:
         name: unique.
-        source: a declared archive, a collection of MongoDB, or the name of a source outside the project, which is in
-            the graph and not run.
+        source: a declared archive, a collection of MongoDB, an Iceberg table, or the name of a source outside the
+            project, which is in the graph and not run.
         target: a topic takes an archive's records as they are, in order of event time; a TopicOutput takes the rows of
             `rows`; of a stream the topic takes what the stream's transform makes of the records.
         description: a sentence.
@@ -83,7 +112,7 @@ class Backfill:
     """
 
     name: str
-    source: Archive | Collection | str
+    source: Archive | Collection | IcebergTable | str
     target: Topic | TopicOutput | Stream | str
     description: str = ""
     rows: RowsQuery | None = None
@@ -101,8 +130,8 @@ class Backfill:
     def __post_init__(self) -> None:
         check_name("backfill", self.name)
         what = f"backfill {self.name}"
-        if not isinstance(self.source, Archive | Collection | str) or not self.source:
-            hint = "give an Archive, a Collection, or the name of a source"
+        if not isinstance(self.source, Archive | Collection | IcebergTable | str) or not self.source:
+            hint = "give an Archive, a Collection, an IcebergTable, or the name of a source"
             raise DeclarationError(f"{what} has no source", got=repr(self.source), hint=hint)
         if not isinstance(self.target, Topic | TopicOutput | Stream | str) or not self.target:
             hint = "give a Topic, a topic's name, a TopicOutput, or a Stream"
@@ -125,9 +154,10 @@ class Backfill:
                 got=repr(self.target)[:200],
                 hint="rows=RowsQuery(...) goes with target=TopicOutput(topic, key=..., value=...), and no other target",
             )
-        if isinstance(self.source, Collection) and self.rows is None:
+        if isinstance(self.source, Collection | IcebergTable) and self.rows is None:
+            kind = "documents" if isinstance(self.source, Collection) else "rows of a table"
             raise DeclarationError(
-                f"{what} reads documents, which are no records of a topic",
+                f"{what} reads {kind}, which are no records of a topic",
                 got=self.source.path,
                 hint="say what they become: rows=RowsQuery(...), target=TopicOutput(...)",
             )
@@ -153,6 +183,9 @@ class Backfill:
 
     def _check_schema(self, what: str, rows: RowsQuery) -> None:
         ddl = reader_schema(what, self._archived_topic, rows.schema)
+        if isinstance(self.source, IcebergTable):
+            reader_fields(what, ddl, of_json=False)
+            return
         if not ddl:
             raise DeclarationError(
                 f"{what} does not say the schema of its records",
@@ -195,7 +228,8 @@ class Backfill:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of the schema by which it decodes records."""
-        return reader_fields(f"backfill {self.name}", self.registry_schema or self.ddl)
+        of_json = not isinstance(self.source, IcebergTable)
+        return reader_fields(f"backfill {self.name}", self.registry_schema or self.ddl, of_json=of_json)
 
     @property
     def runnable(self) -> bool:

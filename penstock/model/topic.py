@@ -138,12 +138,13 @@ def reader_schema(what: str, topic: Topic | None, said: str) -> str:
     return said
 
 
-def reader_fields(what: str, schema: str | RegistrySchema) -> tuple[Field, ...]:
+def reader_fields(what: str, schema: str | RegistrySchema, *, of_json: bool = True) -> tuple[Field, ...]:
     """The fields that a reader of a topic gets.
 
     Args:
         what: Names the reader in errors.
         schema: Spark DDL of a JSON object, or the schema of the topic; empty for raw records, which have none.
+        of_json: Whether the DDL has only types that are read from JSON.
 
     Raises:
         DeclarationError: It is no schema, or has a field of a name that the engine takes.
@@ -156,7 +157,7 @@ def reader_fields(what: str, schema: str | RegistrySchema) -> tuple[Field, ...]:
     # A SQL parser is more than most projects need to load.
     from penstock.model.schema import schema as fields_of
 
-    return fields_of(schema, what)
+    return fields_of(schema, what, of_json=of_json)
 
 
 def topic_name(topic: Topic | str) -> str:

@@ -17,8 +17,8 @@ NEED_AN_EXTRA = (
         "catalog", "closed_hours", "columns", "decoded", "file_io", "hour_closer", "maintenance", "offset_reader",
         "reader", "register", "table", "takeover", "verify", "writer",
     )),
-    "backfill/archive_source.py", "backfill/mongodb_source.py", "cli/archives.py", "devstack/servers/mongodb.py",
-    "capture/source/postgres_datetimes.py",
+    "backfill/archive_source.py", "backfill/iceberg_", "backfill/mongodb_source.py", "cli/archives.py",
+    "devstack/servers/mongodb.py", "capture/source/postgres_datetimes.py",
     "sinks/elasticsearch/", "sinks/mongodb/", "testing/plugin.py",
 )  # fmt: skip
 # Imports all other modules in an interpreter in which no extra is installed.

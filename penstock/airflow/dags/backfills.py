@@ -43,7 +43,7 @@ def make_dag(backfill: Backfill, archives: list[str]) -> DAG:
         default_args={"retries": 3, "retry_delay": timedelta(minutes=10)},
         params={
             "source": Param(
-                source, type="string", enum=archives, description="The archive or collection that is read."
+                source, type="string", enum=archives, description="The archive, table or collection that is read."
             ),
             "begin": Param(
                 None,

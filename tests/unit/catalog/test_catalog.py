@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from penstock.streams import (
     Archive,
     Backfill,
     EmitFinal,
+    IcebergTable,
     Input,
     Panel,
+    RowsQuery,
     Stateless,
     Stream,
     Table,
@@ -107,6 +110,8 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
         (Backfill("b", archive, ORDERS), "backfill", [CatalogNode("archive", "kept")], [topic[0]]),
         (Backfill("c", "files", stream()), "backfill", [CatalogNode("source", "files")],
          [CatalogNode("stream", "minutes")]),
+        (of_table(IcebergTable("shop.orders", "lake")), "backfill", [CatalogNode("source", "iceberg.lake:shop.orders")],
+         [topic[0]]),
     ]  # fmt: skip
     for one, kind, reads, writes in expected:
         assert (one.kind, list(one.reads), list(one.writes)) == (kind, reads, writes)
@@ -121,6 +126,7 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
         "archives",
         None,
         None,
+        None,
     ]
 
 
@@ -131,6 +137,11 @@ def test_each_knows_where_it_was_declared() -> None:
     assert made[0].location.startswith(f"{__file__}:")
     assert captured().location == "sql/captures/shops.sql:1:1"
     assert View("v", SHOPS, "name STRING") == made[1]
+
+
+def of_table(table: IcebergTable, schema: str = "id BIGINT, amount DECIMAL(9, 2), raw BINARY") -> Backfill:
+    rows = RowsQuery("at", "SELECT id, amount FROM records", schema)
+    return Backfill("t", table, TopicOutput(ORDERS, key="id", value=("id", "amount")), rows=rows)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +169,13 @@ def test_each_knows_where_it_was_declared() -> None:
         (lambda: Backfill("b", "", ORDERS), "backfill b has no source"),
         (lambda: Backfill("b", ORDERS, "orders"), "backfill b has no source"),  # type: ignore[arg-type]
         (lambda: Backfill("b", "files", None), "backfill b has no target"),  # type: ignore[arg-type]
+        (lambda: Backfill("b", IcebergTable("shop.orders"), ORDERS), "backfill b reads rows of a table, which are no"),
+        (lambda: of_table(IcebergTable("shop.orders"), "id TIME"), "field id has a type that is not read"),
+        (lambda: of_table(IcebergTable("shop.orders"), "id"), "the schema of backfill t is no Spark DDL"),
+        *(
+            (partial(IcebergTable, *names), "an Iceberg table has no name that can be read")
+            for names in (("orders",), ("shop.",), ("a b.c",), ("shop.orders", "my.lake"), (None,))
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(make: Callable[[], object], message: str) -> None:

@@ -1,15 +1,22 @@
-"""`penstock backfill show`: runs of a backfill, which may have none, or be no backfill."""
+"""`penstock backfill`: runs of a backfill, which may have none, or be no backfill, and the jobs of a command."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from penstock.backfill.job import BackfillJob
+from penstock.catalog import build
 from penstock.cli import app
+from penstock.cli.backfills import _job
 from penstock.control import connect
+from penstock.errors import BackfillError
 from penstock.settings import PROJECT
+from penstock.streams import Backfill, Collection, IcebergTable, RowsQuery, Topic, TopicOutput
 from tests.chaos.projects import other_project
 from tests.support.control_tables import create_tables
 
@@ -37,3 +44,25 @@ def test_a_run_may_be_tried_again_when_the_control_database_is_away(tmp_path: Pa
         done = CliRunner().invoke(app, ["backfill", "run", "summaries-again", *day])
     assert done.exit_code == 75, done.output
     assert "a statement of the control database failed" in done.stderr
+
+
+def test_a_table_is_read_by_its_interval_and_as_of_a_time() -> None:
+    rows = RowsQuery("at", "SELECT id FROM records")
+    table = Backfill("orders", IcebergTable("shop.orders"), TopicOutput(Topic("o"), key="id", value="id"), rows=rows)
+    catalog = build([table, replace(table, name="all-orders", full_history=True)])
+    day = datetime(2026, 1, 31)
+
+    def job(name: str = "orders", begin: datetime | None = day, as_of: datetime | None = None) -> BackfillJob:
+        return _job(catalog, name, begin, None, "", "", None, False, "original", False, "", as_of)
+
+    assert job(as_of=datetime(2026, 2, 1, tzinfo=UTC)).as_of == datetime(2026, 2, 1, tzinfo=UTC)
+    assert job("all-orders", None).begin is None
+    with pytest.raises(BackfillError, match="backfill orders needs an interval"):
+        job(begin=None)
+    with pytest.raises(BackfillError, match="reads everything before its end"):
+        job("all-orders")
+    declared = replace(rows, schema="id STRING, at TIMESTAMP")
+    catalog = build([replace(table, name="documents", source=Collection("shop", "orders"), rows=declared)])
+    assert job("documents", None).begin is None
+    with pytest.raises(BackfillError, match="backfill documents reads no archive and no Iceberg table"):
+        job("documents", as_of=datetime(2026, 2, 1, tzinfo=UTC))
