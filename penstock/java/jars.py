@@ -126,14 +126,17 @@ def _fetch(name: str, jar_set: JarSet, fresh: Path, tick: FetchProgress | None) 
 
 
 def _ivy_file(jar_set: JarSet) -> str:
+    modules: dict[tuple[str, str, str], list[Coordinates]] = {}
+    for c in map(Coordinates.parse, jar_set.coordinates):
+        # Of two dependencies on one module Ivy would take one.
+        modules.setdefault((c.group, c.name, c.version), []).append(c)
     lines = []
-    for coordinate in jar_set.coordinates:
-        c = Coordinates.parse(coordinate)
-        classifier = f' m:classifier="{c.classifier}"' if c.classifier else ""
-        lines.append(
-            f'<dependency org="{c.group}" name="{c.name}" rev="{c.version}" transitive="false">'
-            f'<artifact name="{c.name}" type="{c.extension}" ext="{c.extension}"{classifier}/></dependency>'
-        )
+    for (group, name, version), files in modules.items():
+        lines.append(f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false">')
+        for c in files:
+            classifier = f' m:classifier="{c.classifier}"' if c.classifier else ""
+            lines.append(f'<artifact name="{name}" type="{c.extension}" ext="{c.extension}"{classifier}/>')
+        lines.append("</dependency>")
     return (
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
         '<info organisation="penstock" module="jars"/><dependencies>\n'

@@ -68,6 +68,14 @@ def test_other_coordinates_are_another_folder(tiny: Path, monkeypatch: pytest.Mo
     assert jars.folder("tiny") != tiny
 
 
+def test_two_files_of_one_module_are_one_dependency() -> None:
+    """Of two dependencies on the same module Ivy takes one."""
+    written = jars._ivy_file(JarSet(1, ("org.x:a:1", "org.x:a:jar:tests:1", "org.x:b:1")))
+    assert written.count("<dependency ") == 2
+    assert written.count('<artifact name="a"') == 2
+    assert 'm:classifier="tests"' in written
+
+
 def test_an_archive_is_unpacked_and_each_of_its_files_is_checked(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(jar_sets.SETS, "tiny", JarSet(1, ("org.x:a:tar.gz:all:1",)))
     assert jars.missing("tiny") == ["a-1-all.tar.gz"]
