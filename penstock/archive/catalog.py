@@ -11,31 +11,29 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
+from pydantic import ValidationError
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
-    AuthorizationExpiredError,
-    CommitStateUnknownException,
-    ForbiddenError,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
     NoSuchTableError,
     NotInstalledError,
     OAuthError,
     RESTError,
-    ServerError,
-    ServiceUnavailableError,
-    TooManyRequestsError,
-    UnauthorizedError,
+    TableAlreadyExistsError,
 )
-from requests import RequestException, Response
-from requests.adapters import HTTPAdapter
+from requests import HTTPError, RequestException
+from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
 from sqlalchemy import make_url
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock.archive import file_io
+from penstock.archive.rest_catalog import TimedRestCatalog
 from penstock.control import connect
 from penstock.errors import SinkError, Wait
 from penstock.object_store.endpoint import AWS
@@ -45,11 +43,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 CATALOG = "penstock"
-RETRY_AFTER, REQUEST_TIMEOUT = 2.0, 20.0
+RETRY_AFTER = 2.0
 # Of a SQL catalog: pyiceberg asks these of every table.
 IO = {"py-io-impl": file_io.NAME}
-BUSY = (ServerError, ServiceUnavailableError, TooManyRequestsError, CommitStateUnknownException)
-REFUSED = (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError)
+BUSY, LOGIN = frozenset({408, 425, 429}), frozenset({401, 403, 419})
+"""Statuses: those of a busy server, or of a proxy before it, beside those from 500 on; and those of a refused login."""
+# Another program was faster: what it did is found by the next try.
+FASTER = (TableAlreadyExistsError, NamespaceAlreadyExistsError)
+
+AVAILABLE_CATALOGS[CatalogType.REST] = lambda name, properties: TimedRestCatalog(name, **properties)
 
 
 class ControlCatalog(SqlCatalog):
@@ -59,14 +61,6 @@ class ControlCatalog(SqlCatalog):
         MetastoreCatalog.__init__(self, CATALOG, **properties)
         self.engine = engine
         self._init_catalog()
-
-
-class TimedAdapter(HTTPAdapter):
-    """Requests with a time limit, which pyiceberg's have not."""
-
-    def send(self, *args: Any, **options: Any) -> Response:
-        options["timeout"] = options.get("timeout") or REQUEST_TIMEOUT
-        return super().send(*args, **options)
 
 
 def open_catalog() -> Catalog:
@@ -84,7 +78,7 @@ def open_catalog() -> Catalog:
 def _opened(url: str, options: str, control_url: str) -> Catalog:
     with errors(url or "the control database"):
         if url:
-            return _timed(RestCatalog(CATALOG, uri=url, **{**json.loads(options or "{}"), **IO}))
+            return TimedRestCatalog(CATALOG, uri=url, **{**json.loads(options or "{}"), **IO})
         return ControlCatalog(connect(control_url).engine, **IO)
 
 
@@ -97,7 +91,7 @@ def open_named(name: str) -> Catalog:
     """
     with errors(f"catalog {name}", name):
         try:
-            return _timed(load_catalog(name))
+            return load_catalog(name)
         except (ValueError, NotInstalledError) as e:
             raise SinkError(
                 f"there is no Iceberg catalog {name} that can be opened",
@@ -105,13 +99,6 @@ def open_named(name: str) -> Catalog:
                 got=re.sub(r"//[^@/]*@", "//...@", str(e))[:300],
                 hint=_config(name),
             ) from e
-
-
-def _timed(tables: Catalog) -> Catalog:
-    if isinstance(tables, RestCatalog):
-        for scheme in ("http://", "https://"):
-            tables._session.mount(scheme, TimedAdapter())
-    return tables
 
 
 def _config(name: str) -> str:
@@ -154,19 +141,29 @@ def errors(what: str, name: str = "") -> Iterator[None]:
         name: Of a catalog of pyiceberg's own configuration; empty for that of the archives.
     """
     options = f"the configuration of catalog {name}" if name else "PENSTOCK_ICEBERG_OPTIONS"
+    login = f"check the token or credential in {options}, and its rights"
+    address = _config(name) if name else "check PENSTOCK_ICEBERG_CATALOG: http://host:port/path"
 
     def refused(e: Exception, hint: str) -> SinkError:
         return SinkError(f"the Iceberg catalog refuses {what}", got=_text(e), hint=hint)
 
+    def busy(e: Exception) -> Wait:
+        return Wait(f"the Iceberg catalog does not answer for {what}", got=_text(e), seconds=RETRY_AFTER)
+
     try:
         yield
-    except (RequestException, PoolTimeout, *BUSY) as e:
-        raise Wait(f"the Iceberg catalog does not answer for {what}", got=_text(e), seconds=RETRY_AFTER) from e
-    except REFUSED as e:
-        raise refused(e, f"check the token or credential in {options}, and its rights") from e
-    except (OperationalError, InterfaceError, IntegrityError) as e:
-        # A database that restarts, or is full of connections; and two that made a row at once.
-        raise Wait(f"the Iceberg catalog does not answer for {what}", got=_text(e), seconds=RETRY_AFTER) from e
+    except OAuthError as e:
+        raise refused(e, login) from e
+    except (HTTPError, RESTError) as e:
+        status = _status(e)
+        if status in BUSY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise busy(e) from e
+        raise refused(e, login if status in LOGIN else "see its message") from e
+    except (InvalidURL, InvalidSchema, MissingSchema) as e:
+        raise refused(e, address) from e
+    except (RequestException, PoolTimeout, OperationalError, InterfaceError, IntegrityError) as e:
+        # A server that is away, a database that restarts or is full of connections, two that made a row at once.
+        raise busy(e) from e
     except SQLAlchemyError as e:
         raise refused(e, "see its message") from e
     except NoSuchTableError as e:
@@ -175,8 +172,29 @@ def errors(what: str, name: str = "") -> Iterator[None]:
             got=_text(e),
             hint="check PENSTOCK_ICEBERG_CATALOG; a table is made when its archive runs first",
         ) from e
-    except RESTError as e:
+    except FASTER as e:
+        raise Wait(f"another program makes {what} at the same time", got=_text(e), seconds=RETRY_AFTER) from e
+    except NoSuchNamespaceError as e:
         raise refused(e, "see its message") from e
+    except NotImplementedError as e:
+        # Of the server, or of its list of what it can; the library raises others of what it cannot itself.
+        if not isinstance(e.__cause__, HTTPError) and "Server does not support" not in str(e):
+            raise
+        raise refused(e, "see its message") from e
+    except ValidationError as e:
+        raise SinkError(
+            f"the Iceberg catalog does not answer as one for {what}",
+            got=_text(e),
+            hint=f"another server, or a login page, is there: {address}",
+        ) from e
+
+
+def _status(e: HTTPError | RESTError) -> int:
+    """The status of the answer that an error tells of."""
+    cause = e if isinstance(e, HTTPError) else e.__cause__
+    answer = cause.response if isinstance(cause, HTTPError) else None
+    # The library raises some without an answer, when it does not know how a commit ended.
+    return HTTPStatus.INTERNAL_SERVER_ERROR if answer is None else answer.status_code
 
 
 def _text(e: Exception) -> str:

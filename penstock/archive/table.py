@@ -396,5 +396,5 @@ class ArchiveTable:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        with catalog.errors(f"table {self.name}"), self.bucket.errors("metadata"):
+        with self.bucket.errors("metadata"), catalog.errors(f"table {self.name}"):  # which may be OSErrors too
             yield

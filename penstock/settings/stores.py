@@ -13,8 +13,8 @@ def _check_options(value: SecretStr) -> SecretStr:
         options = json.loads(value.get_secret_value() or "{}")
     except ValueError:
         options = None
-    if not isinstance(options, dict) or not all(isinstance(text, str) for text in options.values()):
-        raise ValueError('write a JSON object of texts: {"token": "..."}')
+    if not isinstance(options, dict) or not all(isinstance(one, str | dict) for one in options.values()):
+        raise ValueError('write a JSON object of texts, or of objects for `auth` and `ssl`: {"token": "..."}')
     return value
 
 

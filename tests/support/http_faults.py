@@ -17,12 +17,14 @@ from tests.support.http_client import HTTP
 @dataclass(frozen=True)
 class Fault:
     """Of one request. status: the answer's, 0 for a cut line; reaches: whether the server gets it before;
-    read: the part of the body that is read before the line is cut."""
+    repeats: whether the server gets it twice, and its second answer is passed on; read: the part of the body that is
+    read before the line is cut."""
 
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     body: str = ""
     reaches: bool = False
+    repeats: bool = False
     read: float = 1.0
 
 
@@ -42,23 +44,34 @@ class Proxy:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def do_GET(self) -> None:
+                self.do_POST()
+
+            def do_HEAD(self) -> None:
+                self.do_POST()
+
+            def do_DELETE(self) -> None:
+                self.do_POST()
+
             def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
+                length = int(self.headers.get("Content-Length", 0))
                 ours = self.path.startswith(path)
                 fault = proxy.faults.popleft() if ours and proxy.faults else None
                 body = self.rfile.read(int(length * fault.read) if fault and not fault.status else length)
                 if ours:
                     proxy.seen.append((self.path, body))
-                if fault is None or fault.reaches:
+                if fault is None or fault.reaches or fault.repeats:
                     given = {k: v for k, v in self.headers.items() if k in ("Authorization", "Content-Type")}
+                    to = target + self.path
                     try:
-                        answer = HTTP.post(target + self.path, content=body, headers=given, timeout=120)
+                        for _ in range(2 if fault and fault.repeats else 1):
+                            answer = HTTP.request(self.command, to, content=body, headers=given, timeout=120)
                     except httpx.HTTPError:
                         self.close_connection = True
                         return
                     if ours:
                         proxy.passed()
-                    if fault is None:
+                    if fault is None or fault.repeats:
                         self._answer(answer.status_code, {}, answer.content)
                         return
                 if fault.status:
