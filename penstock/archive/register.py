@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchTableError, ServerError
 
 from penstock.archive import catalog, file_io
 from penstock.archive.state import ArchiveState
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.object_store.bucket import Bucket
 
 STATE, ARCHIVE = "penstock.state", "penstock.archive"
-METADATA = re.compile(r"metadata/(\d+)-[0-9a-f-]+\.metadata\.json$")
+METADATA = re.compile(r"metadata/(\d+)-[0-9a-f-]+(\.gz)?\.metadata\.json$")
 
 
 def metadata_files(bucket: Bucket) -> dict[str, int]:
@@ -112,8 +113,8 @@ def register(output: ArchiveOutput) -> list[str]:
                 known = tables.load_table(name).metadata_location
             except NoSuchTableError:
                 known = ""
-            except SinkError:
-                # What the catalog names is not there.
+            except (SinkError, ServerError):
+                # What the catalog names is not there; a REST catalog looks itself, and fails.
                 known = "lost"
             if known == location:
                 continue
@@ -123,10 +124,20 @@ def register(output: ArchiveOutput) -> list[str]:
     return [location for _, location in newest]
 
 
+def _read(bucket: Bucket, key: str) -> dict[str, Any]:
+    """What a metadata file says. ValueError if it is cut off."""
+    try:
+        data = bucket.get(key)
+        found: dict[str, Any] = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
+    except (EOFError, OSError) as e:
+        raise ValueError(f"{key} is cut off") from e
+    return found
+
+
 def _is_whole(bucket: Bucket, key: str) -> bool:
     """Whether the current snapshot of a metadata file is there."""
     try:
-        metadata: dict[str, Any] = json.loads(bucket.get(key))
+        metadata = _read(bucket, key)
         current = metadata.get("current-snapshot-id")
         lists = [one["manifest-list"] for one in metadata.get("snapshots", []) if one["snapshot-id"] == current]
     except (ValueError, KeyError, TypeError):
@@ -138,7 +149,7 @@ def _is_whole(bucket: Bucket, key: str) -> bool:
 def _order(bucket: Bucket, key: str) -> tuple[int, int]:
     """The claim of the writer of a metadata file, and the sum of its offsets; zeros for a table without a state."""
     try:
-        properties: dict[str, Any] = json.loads(bucket.get(key))["properties"]
+        properties: dict[str, Any] = _read(bucket, key)["properties"]
         state = ArchiveState.read(properties[STATE], bucket.url(key))
     except (ValueError, KeyError, SinkError):
         return 0, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import time
@@ -11,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import ServerError
 from requests import ConnectionError as Away
 
 from penstock.archive import catalog, rest_catalog
+from penstock.archive.register import register
 from penstock.errors import SinkError, Wait
 from penstock.settings import settings
 from tests.support.http_faults import Fault, Proxy
-from tests.support.small_archive import batch, local_store, open_writer, output, write_batch
+from tests.support.iceberg_tables import named_catalog
+from tests.support.small_archive import archived_rows, batch, local_store, open_writer, output, write_batch
 
 pytestmark = pytest.mark.processes
 
@@ -57,6 +61,13 @@ def test_a_server_that_accepts_and_does_not_answer_is_waited_for(silent: str) ->
             with pytest.raises(Wait, match="does not answer for"):
                 open_writer(TO)
     assert time.monotonic() - began < 20 * LIMIT
+
+
+def test_a_named_catalog_that_does_not_answer_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        with opened(""), named_catalog("other", uri=url), pytest.raises(Wait, match="for catalog other"):
+            catalog.open_named("other")
 
 
 @pytest.mark.parametrize("kind", ["credential", "oauth2"])
@@ -127,3 +138,40 @@ def test_a_catalog_that_is_away_is_not_taken_for_the_store(tmp_path: Path, monke
                 with pytest.raises(Wait, match="the Iceberg catalog does not answer"):
                     write_batch(writer, TO, batch(0))
         assert write_batch(writer, TO, batch(0)) == 1
+
+
+def test_a_catalog_that_cannot_read_what_it_names_is_registered_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failed = catalog.ControlCatalog.load_table, list[str]()
+
+    def load_table(self: catalog.ControlCatalog, identifier: str) -> Any:
+        if not failed:
+            failed.append(identifier)
+            raise ServerError("NotFoundException: Location does not exist")
+        return real(self, identifier)
+
+    with local_store(tmp_path):
+        write_batch(open_writer(TO), TO, batch(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(catalog.ControlCatalog, "load_table", load_table)
+            register(TO)
+        assert len(archived_rows(TO)) == 1
+
+
+def test_metadata_that_a_server_has_compressed_is_known(tmp_path: Path) -> None:
+    with local_store(tmp_path):
+        write_batch(open_writer(TO), TO, batch(0, 1))
+        for plain in tmp_path.glob("lake/kept/metadata/*.metadata.json"):
+            packed = plain.with_name(plain.name.replace(".metadata.json", ".gz.metadata.json"))
+            packed.write_bytes(gzip.compress(plain.read_bytes()))
+            plain.unlink()
+        catalog.open_catalog().drop_table(TO.table)
+        with pytest.raises(SinkError, match="has a table that the catalog does not know"):
+            open_writer(TO)
+        assert register(TO)[0].endswith(".gz.metadata.json")
+        assert write_batch(open_writer(TO), TO, batch(1, 2)) == 1
+        newest = max(tmp_path.glob("lake/kept/metadata/*.gz.metadata.json"))
+        newest.write_bytes(newest.read_bytes()[:-9])
+        register(TO)
+        assert len(archived_rows(TO)) == 3
