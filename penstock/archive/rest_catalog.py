@@ -1,4 +1,4 @@
-"""pyiceberg's client of a REST catalog, with time limits, which it lacks.
+"""pyiceberg's client of a REST catalog, with what it lacks: time limits, and doubt in the refusal of a commit.
 
 Tried with pyiceberg 0.12.0.
 """
@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManager, OAuth2AuthManager, OAuth2TokenProvider
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table.update import AddSnapshotUpdate
 from requests import PreparedRequest, Response, Session
+
+if TYPE_CHECKING:
+    from pyiceberg.table import CommitTableResponse, Table
+    from pyiceberg.table.update import TableRequirement, TableUpdate
 
 REQUEST_TIMEOUT = 20.0
 """Seconds for a connection, and for each part of an answer."""
@@ -33,6 +39,24 @@ class TimedRestCatalog(RestCatalog):
     def _create_legacy_oauth2_auth_manager(self, session: Session) -> AuthManager:
         # It asks for a token at once, before the session is complete.
         return super()._create_legacy_oauth2_auth_manager(_timed(session))
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Commit updates to a table; see `RestCatalog.commit_table`.
+
+        Raises:
+            CommitStateUnknownException: Also if the server refuses the commit because it has executed it, as a proxy
+                between has sent it twice. The library would delete the metadata of that snapshot.
+        """
+        try:
+            done: CommitTableResponse = super().commit_table(table, requirements, updates)
+        except CommitFailedException as e:
+            added = [update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate)]
+            if added and any(map(self.load_table(table.name()).metadata.snapshot_by_id, added)):
+                raise CommitStateUnknownException(f"it was executed, and then refused: {e}") from e
+            raise
+        return done
 
 
 class TimedTokenProvider(OAuth2TokenProvider):
