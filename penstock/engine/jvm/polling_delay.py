@@ -2,7 +2,8 @@
 
 Each question costs the driver and the broker two milliseconds of CPU time together, for each stream and as long as it
 runs. So the delay between two questions grows with the time without a batch: a record waits for at most a twentieth of
-the silence before it, and no longer than `LONGEST_MS`. Spark reads its setting once, when a query starts.
+the silence before it, and no longer than `LONGEST_MS`, or a tenth of the time between two batches of a stream that
+declares one. Spark reads its setting once, when a query starts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ SHORTEST_MS = 100
 LONGEST_MS = 500
 # Of the silence, and the step by which the delay changes: each change is a call of the JVM.
 SHARE, STEP_MS = 20, 100
+SHARE_OF_EVERY = 10
 
 
 class PollingDelay:
@@ -25,12 +27,15 @@ class PollingDelay:
 
     Args:
         query: It runs.
+        every: Seconds between batches that are not full; 0 if they begin at once.
     """
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: StreamingQuery, every: float = 0.0) -> None:
         self._execution: Any = query._jsq.streamingQuery()
         self._ms = self.current_ms()
         self._fixed = self._ms != SHORTEST_MS
+        self._shortest_ms = max(SHORTEST_MS, every * 1000 / SHARE_OF_EVERY)
+        self._longest_ms = max(LONGEST_MS, self._shortest_ms)
         java_class = self._execution.getClass().forName(EXECUTION)
         self._field = java_class.getDeclaredField("pollingDelayMs")
         self._field.setAccessible(True)
@@ -41,7 +46,7 @@ class PollingDelay:
 
     def adjust(self, silent_for: float) -> None:
         """Adjust it to the time since the last batch, in seconds."""
-        ms = int(min(max(silent_for * 1000 / SHARE, SHORTEST_MS), LONGEST_MS)) // STEP_MS * STEP_MS
+        ms = int(min(max(silent_for * 1000 / SHARE, self._shortest_ms), self._longest_ms)) // STEP_MS * STEP_MS
         if ms != self._ms and not self._fixed:
             self._field.setLong(self._execution, ms)
             self._ms = ms

@@ -82,8 +82,8 @@ def input_stream(
     input_ = stream.sources[name]
     if records is None:
         reader = spark.readStream.format("kafka").options(**_options(input_, bootstrap, headers=traces))
-        if max_records and (has_read or reset is None):
-            reader = reader.option("maxOffsetsPerTrigger", max_records)
+        if is_limited(max_records, reset, has_read=has_read):
+            reader = reader.options(**_batch_limits(max_records, stream.every))
         starts = "earliest" if has_read or reset is None else json.dumps(_starts(input_, bootstrap, reset))
         reader = reader.option("startingOffsets", starts).option("groupIdPrefix", client_id(f"{stream.group}-reader"))
         records = reader.load()
@@ -107,6 +107,19 @@ def input_stream(
     tombstones = decode.tombstone_rows(raw, rows.drop(columnar.HEARTBEAT_COLUMN), f"gone_{name}")
     rows = decode.union_values_and_tombstones(result, _new(tombstones, f"{name}_gone", reset))
     return rows.drop(*hidden) if hidden else rows
+
+
+def is_limited(max_records: int, reset: Reset | None, *, has_read: bool) -> bool:
+    """Whether batches are limited, and begin when the source says so. The arguments are those of `read_input`."""
+    return bool(max_records) and (has_read or reset is None)
+
+
+def _batch_limits(max_records: int, every: float) -> dict[str, str]:
+    """A batch that is full begins at once. A trigger would let the next one wait, and so bound the rate."""
+    limits = {"maxOffsetsPerTrigger": str(max_records)}
+    if every:
+        limits |= {"minOffsetsPerTrigger": str(max_records), "maxTriggerDelay": f"{int(every * 1000)}ms"}
+    return limits
 
 
 def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:

@@ -274,13 +274,14 @@ class StreamRun:
             .option("checkpointLocation", self._checkpoint.path)
             .foreachBatch(self._spans.traced(self._committer.write))
         )
-        if self.stream.every:
+        limits = self._committer.max_records, self._committer.reset
+        if self.stream.every and not source.is_limited(*limits, has_read=has_commits):
             writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
         if not has_commits:
             # If the driver died right after the start, nothing else would say what the first state is made of.
             self._plan.store(fingerprint)
         self._query = writer.start()
-        self._polling = PollingDelay(self._query)
+        self._polling = PollingDelay(self._query, self.stream.every)
         if has_commits:
             self._plan.store(fingerprint)
         self.lineage.started(lambda: frame_columns(self.stream, rows, tables))
