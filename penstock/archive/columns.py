@@ -47,15 +47,13 @@ COMMON_PROPERTIES = {
     "write.metadata.previous-versions-max": "20",
 }
 """Of the table of records, and of that of closed hours."""
+BOUNDED = ("topic", "partition", "offset", "timestamp", "event_time")
+"""Columns whose bounds are in the table's metadata: keys and values are not repeated there, where more people read."""
 PROPERTIES = {
     **COMMON_PROPERTIES,
     "write.parquet.compression-codec": "zstd",
-    # Keys and values are not repeated in metadata, which more people may read.
     "write.metadata.metrics.default": "none",
-    **{
-        f"write.metadata.metrics.column.{name}": "full"
-        for name in ("topic", "partition", "offset", "timestamp", "event_time")
-    },
+    **{f"write.metadata.metrics.column.{name}": "full" for name in BOUNDED},
 }
 
 

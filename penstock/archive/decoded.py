@@ -12,7 +12,7 @@ import pyarrow.types as of_arrow
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from penstock.archive.columns import DECODED
+from penstock.archive.columns import BOUNDED, DECODED
 from penstock.codec.value_fields import FieldsDecoder
 from penstock.errors import SinkError
 
@@ -111,6 +111,14 @@ def row_decoder(output: ArchiveOutput) -> Callable[[pa.Table], pa.Table]:
         return lambda rows: rows
     decoder = FieldsDecoder(output.decode, f"archive {output.archive}")
     return lambda rows: rows.append_column(DECODED, decoder.decode(rows["value"]))
+
+
+def columns_with_statistics(arrow: pa.Schema) -> list[str]:
+    """The columns of which a data file has statistics. Those of FLOAT and DOUBLE leave out NaN, which is the greatest
+    number for DuckDB: it would not look into the row group."""
+    decoded: Any = arrow.field(DECODED).type if DECODED in arrow.names else ()
+    plain = [f"{DECODED}.{f.name}" for f in decoded if not (of_arrow.is_nested(f.type) or of_arrow.is_floating(f.type))]
+    return [*BOUNDED, *plain]
 
 
 def as_columns(table: Table, rows: pa.Table) -> pa.Table:

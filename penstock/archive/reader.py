@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from penstock.archive import records
 from penstock.archive.archive_file import ArchiveFile
 from penstock.archive.closed_hours import ClosedHour, ClosedHours
+from penstock.archive.data_file import SPANS
 from penstock.archive.state import Span, Spans, merge_spans, span_difference
-from penstock.archive.table import SPANS, ArchiveTable
+from penstock.archive.table import ArchiveTable
 from penstock.errors import SinkError
 from penstock.object_store.bucket import ObjectNotFound
 

@@ -37,6 +37,7 @@ class ArchiveOutput(Output):
         wait: Seconds from the end of an hour until it is closed.
         target: Bytes to which small files are joined.
         keep_snapshots: How long snapshots are kept.
+        snapshot_interval: The least time between two snapshots that are kept, as far as batches make them.
         mask: Columns that the transform has masked.
         decode: The topic whose schema decodes values; None if they are not decoded.
         partition_by: Decoded fields by which hours are partitioned.
@@ -50,6 +51,7 @@ class ArchiveOutput(Output):
     wait: float
     target: int = TARGET_FILE_BYTES
     keep_snapshots: timedelta = timedelta(days=1)
+    snapshot_interval: timedelta = timedelta(0)
     mask: tuple[Mask, ...] = ()
     decode: Topic | None = None
     partition_by: tuple[str, ...] = ()
@@ -116,7 +118,8 @@ def output_of(archive: Archive, topic: Topic | None = None) -> ArchiveOutput:
     return ArchiveOutput(
         archive.name, archive.bucket, archive.prefix, archive.table_name, (topic_name(archive.topic),),
         archive.close_delay.total_seconds(), keep_snapshots=archive.keep_snapshots, mask=archive.mask,
-        decode=archive.decoded_topic(topic) if readable else None, partition_by=archive.partition_by,
+        snapshot_interval=archive.every, decode=archive.decoded_topic(topic) if readable else None,
+        partition_by=archive.partition_by,
     )  # fmt: skip
 
 

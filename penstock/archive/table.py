@@ -13,7 +13,6 @@ Tried with pyiceberg 0.12.0.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,29 +20,29 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import (
     ArrowScan,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    schema_to_pyarrow,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.typedef import Record
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.types import TimestamptzType
 
 from penstock.archive import catalog, file_io, records
 from penstock.archive.archive_file import ArchiveFile
 from penstock.archive.columns import PARTITIONS, PROPERTIES, SCHEMA, check_form, thread_safe
-from penstock.archive.decoded import PartitionValues, as_columns, evolve, project, split_by_partition
+from penstock.archive.data_file import write_data_file
+from penstock.archive.decoded import (
+    PartitionValues,
+    evolve,
+    project,
+    split_by_partition,
+)
 from penstock.archive.register import ARCHIVE, STATE, refuse_older_catalog, refuse_unknown_table
+from penstock.archive.snapshots import snapshot_as_of, superseded_snapshot
 from penstock.archive.state import (
-    EPOCH,
-    HOUR,
     ArchiveState,
     Spans,
     first_of_hour,
@@ -51,7 +50,6 @@ from penstock.archive.state import (
     hour_of,
     hour_start,
     last_of_hour,
-    merge_spans,
 )  # fmt: skip
 from penstock.codec.value_fields import fields_type
 from penstock.errors import LeaseLost, SinkError, Wait
@@ -63,8 +61,6 @@ if TYPE_CHECKING:
     from penstock.archive.stream import ArchiveOutput
     from penstock.object_store.bucket import Bucket
 
-SPANS = "penstock.spans"
-"""Key of a data file's own metadata: `{"topic/partition": [rows, first offset, last offset, sum of hashes]}`."""
 ATTEMPTS = 5
 
 
@@ -79,6 +75,7 @@ class ArchiveTable:
     def __init__(self, table: Table, bucket: Bucket) -> None:
         self._table, self.bucket = table, bucket
         self._snapshot: int | None = None
+        self._interval = timedelta(0)
         self.name = ".".join(table.name())
 
     @classmethod
@@ -148,6 +145,7 @@ class ArchiveTable:
             )
         found = cls(table, file_io.open_bucket(output.bucket, output.prefix))
         check_form(table, name)
+        found._interval = output.snapshot_interval
         return found
 
     @property
@@ -195,18 +193,8 @@ class ArchiveTable:
         Raises:
             SinkError: No snapshot of that time is kept.
         """
-        snapshot = self._table.snapshot_as_of_timestamp((at - EPOCH) // timedelta(milliseconds=1))
-        if snapshot is None:
-            kept = [EPOCH + timedelta(milliseconds=one.timestamp_ms) for one in self._table.history()]
-            raise SinkError(
-                f"table {self.name} keeps no snapshot of that time",
-                got=at.isoformat(),
-                hint=f"take a time from {min(kept).isoformat()} on; an archive declares `keep_snapshots`"
-                if kept
-                else "nothing has been archived yet",
-            )
         table = ArchiveTable(self._table, self.bucket)
-        table._snapshot = snapshot.snapshot_id
+        table._snapshot = snapshot_as_of(self._table, at, self.name)
         return table
 
     def refresh(self) -> None:
@@ -268,7 +256,12 @@ class ArchiveTable:
                 `refresh` tells what is archived.
         """
         try:
-            self._commit(state, added, [file.task.file for file in removed], properties)
+            superseded = None if removed else superseded_snapshot(self._table, self._interval)
+            if superseded is not None:
+                # Somebody may have tagged it since the last commit.
+                self.refresh_as(state.claim)
+                superseded = superseded_snapshot(self._table, self._interval)
+            self._commit(state, added, [file.task.file for file in removed], properties, superseded)
         except CommitFailedException as e:
             self.refresh_as(state.claim)
             raise Wait(f"another program has changed table {self.name}", got=str(e)[:300], seconds=0.5) from e
@@ -279,6 +272,7 @@ class ArchiveTable:
         added: Sequence[DataFile] = (),
         removed: Sequence[DataFile] = (),
         properties: Mapping[str, str] | None = None,
+        superseded: int | None = None,
     ) -> None:
         text = state.to_json()
         with self._errors():
@@ -290,6 +284,9 @@ class ArchiveTable:
                     files.append_data_file(one)
                 for one in removed:
                     files.delete_data_file(one)
+            if superseded is not None:
+                with ExpireSnapshots(change) as old:
+                    old.by_id(superseded)
             self._table = change.commit_transaction()
 
     def files(self, start: datetime | None = None, end: datetime | None = None, where: str = "") -> list[ArchiveFile]:
@@ -373,26 +370,7 @@ class ArchiveTable:
             Its entry, and its records by partition.
         """
         # Another thread may refresh it meanwhile.
-        table, schema = self._table, self._table.schema()
-        key = f"data/hour={hour_start(hour):%Y-%m-%d-%H}/{uuid.uuid4()}.parquet"
-        arrow, spans = schema_to_pyarrow(schema), dict[str, Any]()
-        with self.bucket.open_output(key) as out:
-            with pq.ParquetWriter(out, arrow, compression="zstd", write_page_checksum=True) as writer:
-                for rows in tables:
-                    writer.write_table(as_columns(table, rows), row_group_size=records.ROW_GROUP_ROWS)
-                    spans = merge_spans([spans, records.spans_of(rows)])
-                writer.add_key_value_metadata({SPANS: json.dumps(spans)})
-            size, metadata = out.tell(), writer.writer.metadata
-        statistics = data_file_statistics_from_parquet_metadata(
-            metadata, compute_statistics_plan(schema, table.properties), parquet_path_to_id_mapping(schema)
-        )
-        entry = DataFile.from_args(
-            content=DataFileContent.DATA, file_path=f"{table.location()}/{key}", file_format=FileFormat.PARQUET,
-            partition=Record((hour_start(hour) - EPOCH) // HOUR, *values), file_size_in_bytes=size, sort_order_id=None,
-            spec_id=table.spec().spec_id, equality_ids=None, key_metadata=None,
-            **statistics.to_serialized_dict(),
-        )  # fmt: skip
-        return entry, spans
+        return write_data_file(self._table, self.bucket, hour, tables, values)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -85,11 +85,13 @@ def test_an_archive_is_written_read_maintained_and_registered(
     monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path))
     clear_caches()
     unload_jobs()
-    to = output_of(Archive("by-rest", Topic("t"), bucket="lake", prefix="by-rest"))
+    archive = Archive("by-rest", Topic("t"), bucket="lake", prefix="by-rest")
+    to = replace(output_of(archive), snapshot_interval=timedelta(0))
     write_archive(to)
     then = datetime.now(UTC)
     write_archive(to)
-    write_batch(open_writer(to), to, batch(19, 20), 3)
+    # Of some batches of one interval, a snapshot is kept.
+    write_batch(open_writer(output_of(archive)), to, batch(19, 20), 3)
     assert archived_rows(to)[:19] == ALL_ROWS
     assert all(hours(to)[hour].closed for hour in (HOUR, NEXT_HOUR))
     assert sum(file.rows for file in table_of(to).as_of(then).files()) == 19

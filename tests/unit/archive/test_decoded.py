@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
@@ -197,3 +198,11 @@ def test_what_cannot_be_decoded_or_partitioned_by() -> None:
     assert output_of(by_name, topic).decode == topic
     with pytest.raises(DeclarationError, match="no fields"):
         archive_stream(by_name)
+
+
+def test_readers_that_order_nan_find_it(tmp_path: Path) -> None:
+    to = decoding("id INT NOT NULL, x DOUBLE")
+    write_batch(open_writer(to), to, sales(0, *[{"id": n, "x": x} for n, x in enumerate(["NaN", 1.0, 7.0])]))
+    [file] = tmp_path.rglob("data/*/*.parquet")
+    with duckdb.connect() as connection:
+        assert connection.execute(f"SELECT decoded.id FROM '{file}' WHERE decoded.x > 100").fetchall() == [(0,)]

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.archive.closed_hours import ClosedHours
 from penstock.archive.maintenance import ORPHAN_AGE, maintain
+from penstock.archive.reader import read_interval
 from penstock.errors import LeaseLost
 from tests.support.small_archive import (
     HOUR,
@@ -114,3 +115,25 @@ def test_the_rows_of_closed_hours_get_into_few_files() -> None:
 
 def test_an_archive_that_never_ran_has_nothing_to_do() -> None:
     assert maintain(TO) == []
+
+
+@pytest.mark.parametrize(("interval", "kept"), [(timedelta(hours=1), 4), (timedelta(milliseconds=1), 13)])
+def test_one_snapshot_is_kept_in_an_interval(interval: timedelta, kept: int) -> None:
+    """Beside the newest, and the one that somebody has tagged."""
+    to = replace(TO, snapshot_interval=interval)
+    writer = open_writer(to)
+    for n in range(12):
+        write_batch(writer, to, batch(n), n)
+        if n == 5:
+            tagged, time_of_tag = table_of(to).snapshot_id or 0, datetime.now(UTC)
+            table_of(to)._table.manage_snapshots().create_tag(tagged, "mine").commit()
+    table = table_of(to)._table
+    assert table.metadata.refs["mine"].snapshot_id == tagged
+    # The first is that of the writer's claim.
+    assert len(table.snapshots()) <= kept
+    assert (len(table.snapshots()) == kept) == (kept == 13)
+    assert archived_rows(to) == batch(*range(12)).to_pylist()
+    then = sorted(
+        row["offset"] for _, part in read_interval(table_of(to).as_of(time_of_tag)) for row in part.to_pylist()
+    )
+    assert then == [*range(6)]
