@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -18,7 +18,9 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError, ResolveError
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions.visitors import ResidualEvaluator, UnpartitionedResidualEvaluator
 from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files, schema_to_pyarrow
+from pyiceberg.table import ManifestGroupPlanner
 
 from penstock.archive import catalog
 from penstock.archive.state import EPOCH, Span, merge_spans
@@ -34,8 +36,9 @@ from penstock.model.backfill import IcebergTable
 from penstock.object_store.bucket import ACCESS_DENIED, UNAVAILABLE, ObjectNotFound
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
-    from pyiceberg.table import DataScan, Table
+    from pyiceberg.table import DataScan, FileScanTask, Table
 
 # Rows and bytes of the table that are read together; those of the interval are one file.
 ROWS_PER_FILE, BYTES_PER_FILE = 50_000, 64 << 20
@@ -149,8 +152,8 @@ class IcebergSource:
         snapshot = scan.snapshot()
         try:
             with self._errors():
-                found = scan.filter(columns.file_filter(table.schema(), self._begin, self._end)).plan_files()
-                tasks = sorted(found, key=lambda task: str(task.file.file_path))
+                within = scan.filter(columns.file_filter(table.schema(), self._begin, self._end))
+                tasks = sorted(_plan_files(within), key=lambda task: str(task.file.file_path))
                 self.rows = sum(task.file.record_count for task in tasks)
                 deletes = _read_all_delete_files(table.io, tasks)
                 reader = ArrowScan(table.metadata, table.io, self._selected(scan, columns), AlwaysTrue())
@@ -195,6 +198,23 @@ class IcebergSource:
                 raise Wait(f"the store of {path} does not answer", got=text, seconds=1.0) from e
             hint = "allow the user to read the table's files" if ACCESS_DENIED.search(str(e)) else "see its message"
             raise SinkError(f"the store of {path} fails", got=text, hint=hint) from e
+
+
+class _FilePlanner(ManifestGroupPlanner):
+    """Plans which files are read, and not what is left of the condition for the rows of each: that is not needed, and
+    pyiceberg fails to say it of a file whose partition is NULL."""
+
+    def _build_residual_evaluator(self, _spec_id: int) -> Callable[[DataFile], ResidualEvaluator]:
+        return lambda _: UnpartitionedResidualEvaluator(self.table_metadata.schema(), AlwaysTrue())
+
+
+def _plan_files(scan: DataScan) -> Iterable[FileScanTask]:
+    """The files of a scan, with their deletes."""
+    if scan.catalog and scan.catalog.supports_server_side_planning():
+        return scan.plan_files()
+    snapshot = scan.snapshot()
+    planner = _FilePlanner(scan.table_metadata, scan.io, scan.row_filter, scan.case_sensitive, scan.options)
+    return planner.plan_files(snapshot.manifests(scan.io)) if snapshot else []
 
 
 class _Queries:

@@ -87,8 +87,17 @@ def test_files_of_other_times_are_not_read(
             ids(job(event_time=event_time, hours=48), tmp_path / "job")
 
 
-def test_rows_without_an_event_time_are_counted(shop: Catalog, tmp_path: Path) -> None:
-    table = created(shop, ORDERS)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        PartitionSpec(),
+        # In the manifest their partition is NULL, and so comes before no time and after none.
+        PartitionSpec(PartitionField(2, 1000, DayTransform(), "d")),
+        PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "at_is")),
+    ],
+)
+def test_rows_without_an_event_time_are_counted(shop: Catalog, tmp_path: Path, spec: PartitionSpec) -> None:
+    table = created(shop, ORDERS, spec)
     table.append(orders(1, 2, 99))
     table.append(pa.table({"id": pa.array([7, 8]), "at": pa.nulls(2, pa.timestamp("us", "UTC"))}))
     found, source = read(job(), tmp_path / "job")
