@@ -7,10 +7,11 @@ heartbeats; and `clock BIGINT`, in epoch microseconds the time of a raw record, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import duckdb
 import numpy as np
@@ -264,13 +265,20 @@ class DecoderQueries:
         """Decode the values of records of an input with a schema, in their order. Memory is as for `run`.
 
         Yields:
-            STRUCT of the fields of the schema; NULL for a value that is no record of it.
+            STRUCT of the fields of the schema; NULL for a value that is no record of it, or too large for the parser.
         """
         return _in_halves(table, self._fields)
 
     def _fields(self, table: pa.Table) -> Iterator[pa.StructArray]:
-        decoded = self._query(self._decode_sql, records_in=self._prepared(table)).sort_by("_row").combine_chunks()
         fields = [field for field in self._layout if field.name not in (*ADDED_COLUMNS.names, SOURCE_RECORD_COLUMN)]
+        try:
+            decoded = self._query(self._decode_sql, records_in=self._prepared(table)).sort_by("_row").combine_chunks()
+        except duckdb.OutOfMemoryException:
+            if table.num_rows > 1:
+                raise
+            logging.getLogger(__name__).warning("%s: too large: %d bytes", self._label, table["value"].nbytes)
+            yield pa.nulls(1, pa.struct(fields))
+            return
         columns = [decoded[field.name].combine_chunks().cast(field.type) for field in fields]
         yield pa.StructArray.from_arrays(columns, fields=fields, mask=decoded[BAD_COLUMN].combine_chunks())
 
@@ -353,8 +361,7 @@ class DecoderQueries:
         for name, table in tables.items():
             self._con.register(name, table)
         try:
-            result: pa.Table = self._con.sql(sql).to_arrow_table()
-            return result
+            return cast("pa.Table", self._con.sql(sql).to_arrow_table())
         finally:
             for name in tables:
                 self._con.unregister(name)
