@@ -61,7 +61,8 @@ def check_form(table: Table, name: str) -> None:
     """SinkError if another program has changed the columns or the partitions: files would be misplaced."""
     schema, (hour, *others) = table.schema(), table.spec().fields or (None,)
     has_columns = {(f.field_id, f.name) for f in SCHEMA.fields} <= {(f.field_id, f.name) for f in schema.fields}
-    decoded = [isinstance(f.transform, IdentityTransform) and _is_decoded(schema, f.source_id) for f in others]
+    names = decoded_names(schema)
+    decoded = [isinstance(f.transform, IdentityTransform) and f.source_id in names for f in others]
     if not has_columns or hour is None or (hour.source_id, str(hour.transform)) != (8, "hour") or not all(decoded):
         raise SinkError(
             f"another program has changed the columns or the partitions of table {name}",
@@ -70,8 +71,10 @@ def check_form(table: Table, name: str) -> None:
         )
 
 
-def _is_decoded(schema: Schema, source: int) -> bool:
-    return (schema.find_column_name(source) or "").startswith(f"{DECODED}.")
+def decoded_names(schema: Schema) -> dict[int, str]:
+    """The names of the decoded fields by their ids."""
+    kinds = [field.field_type for field in schema.fields if field.name == DECODED]
+    return {field.field_id: field.name for kind in kinds if isinstance(kind, StructType) for field in kind.fields}
 
 
 def thread_safe(change: Any) -> Any:

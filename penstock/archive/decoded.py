@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.types as of_arrow
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.transforms import IdentityTransform
 
-from penstock.archive.columns import BOUNDED, DECODED
+from penstock.archive.columns import BOUNDED, DECODED, decoded_names
 from penstock.codec.value_fields import FieldsDecoder
 from penstock.errors import SinkError
 
@@ -25,10 +26,10 @@ PartitionValues: TypeAlias = tuple[str | bool | int | None, ...]
 """Of the fields by which an hour is partitioned, as Iceberg has them: a DATE is its days since 1970."""
 
 
-def partition_names(table: Table) -> list[str]:
-    """The decoded fields by which hours are partitioned."""
-    names = (table.schema().find_column_name(field.source_id) or "" for field in table.spec().fields[1:])
-    return [name.removeprefix(f"{DECODED}.") for name in names]
+def partition_names(table: Table) -> dict[str, str]:
+    """The decoded fields by which hours are partitioned, and the names of their partitions."""
+    names = decoded_names(table.schema())
+    return {names[field.source_id]: field.name for field in table.spec().fields[1:]}
 
 
 def evolve(table: Table, decoded: pa.StructType | None, partition_by: Sequence[str]) -> None:
@@ -47,6 +48,7 @@ def evolve(table: Table, decoded: pa.StructType | None, partition_by: Sequence[s
     with table.transaction() as change:
         if decoded is not None:
             try:
+                _refuse_text_as_bytes(pa.struct([(DECODED, decoded)]), pa.struct(schema_to_pyarrow(table.schema())), "")
                 with change.update_schema() as schema:
                     schema.union_by_name(pa.schema([(DECODED, decoded)]))
             except (ValidationError, ValueError, TypeError) as e:
@@ -58,11 +60,41 @@ def evolve(table: Table, decoded: pa.StructType | None, partition_by: Sequence[s
                 ) from e
         there = partition_names(table)
         with change.update_spec() as spec:
-            for field in set(there) - set(partition_by):
-                spec.remove_field(f"{DECODED}.{field}")
+            for field in there.keys() - set(partition_by):
+                spec.remove_field(there[field])
             for field in partition_by:
                 if field not in there:
-                    spec.add_identity(f"{DECODED}.{field}")
+                    column = f"{DECODED}.{field}"
+                    number = change.table_metadata.schema().find_field(column).field_id
+                    # Another field may have the name later, if that of this one is changed.
+                    spec.add_field(column, IdentityTransform(), f"{column}_{number}")
+
+
+def _refuse_text_as_bytes(declared: pa.DataType, there: pa.DataType, name: str) -> None:
+    """ValueError if a field is text and is declared as bytes, or the reverse, which the library takes for one type."""
+    of_declared, of_table = cast("Any", declared), cast("Any", there)
+    if of_arrow.is_struct(declared) and of_arrow.is_struct(there):
+        for field in of_declared:
+            if (number := of_table.get_field_index(field.name)) >= 0:
+                _refuse_text_as_bytes(field.type, of_table.field(number).type, f"{name}.{field.name}".lstrip("."))
+    elif _is_list(declared) and _is_list(there):
+        _refuse_text_as_bytes(of_declared.value_type, of_table.value_type, f"{name}.element")
+    elif of_arrow.is_map(declared) and of_arrow.is_map(there):
+        _refuse_text_as_bytes(of_declared.item_type, of_table.item_type, f"{name}.value")
+    elif (_is_text(declared), _is_bytes(declared)) == (_is_bytes(there), _is_text(there)) != (False, False):
+        raise ValueError(f"Cannot change column type: {name}: {there} -> {declared}")
+
+
+def _is_list(of: pa.DataType) -> bool:
+    return of_arrow.is_list(of) or of_arrow.is_large_list(of)
+
+
+def _is_text(of: pa.DataType) -> bool:
+    return of_arrow.is_string(of) or of_arrow.is_large_string(of)
+
+
+def _is_bytes(of: pa.DataType) -> bool:
+    return of_arrow.is_binary(of) or of_arrow.is_large_binary(of)
 
 
 @dataclass(frozen=True)
@@ -137,7 +169,9 @@ def split_by_partition(table: Table, rows: pa.Table) -> Iterator[tuple[Partition
         yield (), rows
         return
     rows = as_columns(table, rows)
-    fields = (pc.struct_field(rows[DECODED], name) for name in names)
+    decoded: Any = rows.schema.field(DECODED).type
+    # A name that begins with a dot would be a path.
+    fields = (pc.struct_field(rows[DECODED], [decoded.get_field_index(name)]) for name in names)
     keys = [field.cast(pa.int32()) if field.type == pa.date32() else field for field in fields]
     labels = [f"key {n}" for n in range(len(keys))]
     values = pa.table([*keys, pa.array(range(len(rows)))], [*labels, "row"])

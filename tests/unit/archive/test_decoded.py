@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 from pyiceberg.types import StringType
 
 from penstock.archive import catalog
+from penstock.archive.decoded import evolve
 from penstock.archive.stream import ArchiveOutput, archive_stream, output_of
 from penstock.errors import DeclarationError, SinkError, Wait
 from penstock.model.archive import Archive
@@ -136,6 +137,58 @@ def test_partitions_follow_the_declaration() -> None:
     assert [row["offset"] for row in archived_rows(to)] == list(range(24))
     assert all(hour.is_closed for hour in hours(to).values())
     assert is_valid(to)
+
+
+@pytest.mark.parametrize("name", [".x", "..", "a.b", "offset", "a/b'\"\n%", "Ä"])
+def test_partitions_by_fields_of_any_name(name: str) -> None:
+    to = decoding(f"`{name}` STRING, id INT", name)
+    write_batch(open_writer(to), to, sales(0, {name: "a"}, {name: ""}, {name: "a"}, {}))
+    assert values_of_files(to) == [("",), ("a",), (None,)]
+
+
+def test_a_partition_whose_field_others_rename() -> None:
+    to = decoding(SALE, "shop")
+    write_batch(open_writer(to), to, sales(0, {"id": 1, "shop": "a"}), 0)
+    with iceberg(to).update_schema() as change:
+        change.rename_column("decoded.shop", "store")
+    # The archive makes the declared field anew, and is partitioned by it.
+    for first in (1, 2):
+        write_batch(open_writer(to), to, sales(first, {"id": 2, "shop": "b"}), first)
+    closer(open_writer(to), to, 3).close_due_hours()
+    assert decoded(to) == [{"id": 1, "store": "a", "shop": None}, *[{"id": 2, "store": None, "shop": "b"}] * 2]
+    assert values_of_files(to) == [("a",), ("b",)]
+    assert len(decoded(to, "decoded.shop = 'b'")) == 2
+    assert is_valid(to)
+
+
+def test_partitions_of_others_are_refused() -> None:
+    to = decoding("id INT, of STRUCT<x: INT>")
+    write_batch(open_writer(to), to, sales(0, {"id": 1}), 0)
+    with iceberg(to).update_spec() as change:
+        change.add_identity("decoded.of.x")
+    with pytest.raises(SinkError, match="another program has changed"):
+        open_writer(to)
+
+
+@pytest.mark.parametrize("nested", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
+def test_text_does_not_become_bytes(nested: Callable[[Any], pa.DataType]) -> None:
+    """The values of a table of text need not be text then."""
+    for number, kinds in enumerate([(pa.string(), pa.binary()), (pa.binary(), pa.string())]):
+        to = output(f"kept{number}")
+        open_writer(to)
+        first, second = (pa.struct([("x", nested(kind))]) for kind in kinds)
+        evolve(iceberg(to), first, ())
+        evolve(iceberg(to), first, ())
+        with pytest.raises(SinkError, match=r"cannot have the fields.*decoded.x.*another name"):
+            evolve(iceberg(to), second, ())
+
+
+def test_a_value_that_is_too_large_to_parse_is_archived() -> None:
+    to = decoding(SALE)
+    large = b'{"id":2,"z":[%s0]}' % (b"0," * 10_000_000)
+    write_batch(open_writer(to), to, sales(0, {"id": 1}, large, {"id": 3}))
+    assert [row and row["id"] for row in decoded(to)] == [1, None, 3]
+    assert archived_rows(to)[1]["value"] == large
 
 
 def test_columns_that_others_add_and_names_that_they_change_survive_a_join() -> None:
