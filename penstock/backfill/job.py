@@ -103,11 +103,21 @@ class BackfillJob:
 
     @property
     def id(self) -> str:
-        """What is written at once by one only: the key of its mark."""
+        """Names it in messages."""
+        return self._id(f" as of {utc_text(self.as_of)}" if self.as_of else "")
+
+    def _id(self, as_of: str) -> str:
         begin = f"{utc_text(self.begin)}" if self.begin else ""
         source = f" {self.source.name}" if self.source else ""
-        as_of = f" as of {utc_text(self.as_of)}" if self.as_of else ""
         return f"{self.name}{source} {begin}..{utc_text(self.end)}{as_of} -> {self.target}"
+
+    @property
+    def _written_id(self) -> str:
+        """What is written at once by one only, and compared with what was written last.
+
+        Rows replace those of the same keys, of whatever time the source was read; unchanged records replace nothing.
+        """
+        return self.id if self.replays else self._id("")
 
     @property
     def status_key(self) -> str:
@@ -116,7 +126,7 @@ class BackfillJob:
 
     @property
     def marker_key(self) -> str:
-        return f"backfill {self.id}"
+        return f"backfill {self._written_id}"
 
     def parse_marker(self, data: bytes | None) -> BackfillMarker | None:
         """As `BackfillMarker.read`; an invalid marker counts as none if all rows are to be written again."""
@@ -131,7 +141,7 @@ class BackfillJob:
     @property
     def short_hash(self) -> str:
         """Identifies its folder and its transactional id."""
-        return hashlib.sha256(self.id.encode()).hexdigest()[:16]
+        return hashlib.sha256(self._written_id.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
