@@ -261,7 +261,7 @@ class _Run:
     def _spans(self, source: BackfillSource) -> Mapping[str, Span]:
         """The records of the source; those of no archive are read first."""
         if self._job.archive is None and not self._fetched:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._folder / "files", ignore_errors=True)
             self._fetched = self._fetch(source)
         return source.spans
 
