@@ -50,8 +50,8 @@ class Stream:
             of its output, and each output takes its own columns of it.
         output_mode: when rows are emitted; determines Spark's output mode and the watermark.
         shuffle_partitions: fixed by the checkpoint, so declared once and kept.
-        every: seconds between batches, unless `max_records` are there before; 0 starts a batch as soon as there is
-            something to read.
+        every: seconds between batches, unless there is one input, and `max_records` of it are there before; 0 starts a
+            batch as soon as there is something to read.
         max_records: upper bound of a batch, spread over the partitions in proportion to their lag; 0 for no bound. The
             watermark waits until a batch has read to the end, so no record becomes late by waiting.
         max_poison: how many records in a row may make their batch fail, in one batch and those right behind it, and how

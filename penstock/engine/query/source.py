@@ -83,7 +83,7 @@ def input_stream(
     if records is None:
         reader = spark.readStream.format("kafka").options(**_options(input_, bootstrap, headers=traces))
         if is_limited(max_records, reset, has_read=has_read):
-            reader = reader.options(**_batch_limits(max_records, stream.every))
+            reader = reader.options(**batch_limits(stream, max_records))
         starts = "earliest" if has_read or reset is None else json.dumps(_starts(input_, bootstrap, reset))
         reader = reader.option("startingOffsets", starts).option("groupIdPrefix", client_id(f"{stream.group}-reader"))
         records = reader.load()
@@ -110,15 +110,25 @@ def input_stream(
 
 
 def is_limited(max_records: int, reset: Reset | None, *, has_read: bool) -> bool:
-    """Whether batches are limited, and begin when the source says so. The arguments are those of `read_input`."""
+    """Whether batches are limited. The arguments are those of `read_input`."""
     return bool(max_records) and (has_read or reset is None)
 
 
-def _batch_limits(max_records: int, every: float) -> dict[str, str]:
-    """A batch that is full begins at once. A trigger would let the next one wait, and so bound the rate."""
+def has_trigger(stream: Stream, *, limited: bool) -> bool:
+    """Whether batches begin by a trigger, else when the source of the only input says so.
+
+    The sources of several inputs would say so independently. One that waits holds back records that are older than what
+    the batch reads of another, and they would be late for the readers of the output.
+    """
+    return bool(stream.every) and not (limited and len(stream.sources) == 1)
+
+
+def batch_limits(stream: Stream, max_records: int) -> dict[str, str]:
+    """The options of limited batches. One that is full begins at once: a trigger would let it wait, and so bound the
+    rate."""
     limits = {"maxOffsetsPerTrigger": str(max_records)}
-    if every:
-        limits |= {"minOffsetsPerTrigger": str(max_records), "maxTriggerDelay": f"{int(every * 1000)}ms"}
+    if stream.every and not has_trigger(stream, limited=True):
+        limits |= {"minOffsetsPerTrigger": str(max_records), "maxTriggerDelay": f"{int(stream.every * 1000)}ms"}
     return limits
 
 

@@ -274,8 +274,8 @@ class StreamRun:
             .option("checkpointLocation", self._checkpoint.path)
             .foreachBatch(self._spans.traced(self._committer.write))
         )
-        limits = self._committer.max_records, self._committer.reset
-        if self.stream.every and not source.is_limited(*limits, has_read=has_commits):
+        limited = source.is_limited(self._committer.max_records, self._committer.reset, has_read=has_commits)
+        if source.has_trigger(self.stream, limited=limited):
             writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
         if not has_commits:
             # If the driver died right after the start, nothing else would say what the first state is made of.
