@@ -11,7 +11,7 @@
     EXPIRE AFTER 30 DAYS                  -- how long a document is kept
     TOMBSTONES DELETE (record.key)        -- or DELETE, IGNORE, MARK; what a record without a value does
     DELETED WHEN (deleted)                -- which rows do what a tombstone does; of IGNORE they delete
-    BATCH 20000 EVERY 1 SECOND            -- records of a batch at most, and seconds between two
+    BATCH 50000 EVERY 1 SECOND            -- records of a batch at most, and seconds between two
     PARALLEL 2                            -- requests at once
     MASK name HASHED WITH pii, note DROPPED   -- before it is written; pii: a key
     DEAD LETTERS INTO tests-not-indexed   -- what the store refuses; `<name>-dead-letter` if left out
@@ -122,7 +122,7 @@ class Sink(SqlDeclaration):
     tombstones: Tombstones = "delete"
     tombstone_key: tuple[str, ...] = ()
     deleted_sql: str = ""
-    max_records: int = 20_000
+    max_records: int = 50_000
     every: timedelta = timedelta(seconds=1)
     parallel: int = 2
     dead_letters: str = ""

@@ -42,7 +42,7 @@ from tests.support.wait import wait_until
 
 DOCUMENTS = 200_000
 BATCH = 5000
-LARGE = 50_000
+SMALL = 20_000
 TURNS = 3
 PARALLEL = 2
 SECONDS = 60
@@ -111,7 +111,7 @@ def documents() -> None:
             "`helpers.parallel_bulk`, from memory": lambda: helper(at, made),
             "the writer, from memory": lambda: written(at, made),
             "a topic, by a sink": lambda: streamed(at, spark, len(made)),
-            f"a topic, by a sink with `BATCH {LARGE}`": lambda: streamed(at, spark, len(made), LARGE),
+            f"a topic, by a sink with `BATCH {SMALL}`": lambda: streamed(at, spark, len(made), SMALL),
         }
         for turn in range(TURNS):
             for name, way in ways.items():

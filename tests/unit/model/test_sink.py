@@ -61,7 +61,7 @@ def test_what_is_left_out_has_a_default() -> None:
     assert (found.target, found.app, found.key, found.version) == (("shop", "orders"), "sinks", (), "")
     assert (found.tombstones, found.max_records, found.every, found.parallel) == (
         "delete",
-        20_000,
+        50_000,
         timedelta(seconds=1),
         2,
     )

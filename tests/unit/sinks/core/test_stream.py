@@ -46,7 +46,7 @@ def test_a_sink_is_a_stream_of_its_app(project: Path) -> None:
     assert [one.name for one in found.app("web")] == ["clicks"]
     sink = found.streams["orders-now"]
     assert (sink.kind, sink.location) == ("sink", f"{project}/sql/sinks/orders-now.sql:1:1")
-    assert (sink.every, sink.max_records) == (1.0, 20_000)
+    assert (sink.every, sink.max_records) == (1.0, 50_000)
     assert found.readers("orders") == ["copy", "orders-now"]
     assert load_partial(project) == (found, [])
 
