@@ -218,7 +218,7 @@ def _event_time_sql(event_time: str, columns: dict[str, NestedField]) -> tuple[s
 
 def _time_field(event_time: str, columns: dict[str, NestedField]) -> tuple[NestedField, int] | None:
     call = TIMESTAMP_CALL.fullmatch(event_time)
-    column = columns.get((call[2] if call else event_time.strip().strip("`")).lower())
+    column = columns.get((call[2] if call else event_time.strip()).strip("`").lower())
     if column is None or "." in column.name:
         return None
     if call:

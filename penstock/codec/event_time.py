@@ -9,7 +9,7 @@ from penstock.codec.json_sql import quote_name
 from penstock.model.types import Field
 
 TIMESTAMP_CALL = re.compile(
-    r"\s*timestamp_(seconds|millis|micros)\s*\(\s*`?([A-Za-z_][A-Za-z0-9_]*)`?\s*\)\s*", re.IGNORECASE
+    r"\s*timestamp_(seconds|millis|micros)\s*\(\s*(`[^`]+`|[A-Za-z_][A-Za-z0-9_]*)\s*\)\s*", re.IGNORECASE
 )
 MICROS_PER_UNIT = {"seconds": 1_000_000, "millis": 1_000, "micros": 1}
 # The years 1 to 9999 in microseconds; other times are invalid, e.g. nanoseconds that are taken for milliseconds.
@@ -25,7 +25,7 @@ def event_time_sql(event_time: str, fields: Sequence[Field]) -> str | None:
     if not fields:
         return "_clock" if event_time.strip() == "timestamp" else None
     call = TIMESTAMP_CALL.fullmatch(event_time)
-    if call and (field := by_name.get(call[2].lower())) and field.type.kind in ("bigint", "int", "smallint", "tinyint"):
+    if call and (field := by_name.get(call[2].strip("`").lower())) and field.type.kind in ("bigint", "int", "smallint", "tinyint"):
         factor = MICROS_PER_UNIT[call[1].lower()]
         column = quote_name(field.name)
         in_calendar = f"{column} BETWEEN {-(-FIRST // factor)} AND {LAST // factor}"

@@ -26,6 +26,7 @@ FIELDS = schema("at BIGINT, n INT, t TINYINT, moment TIMESTAMP, day DATE, s STRI
         "timestamp_millis(at)",
         " TIMESTAMP_MILLIS ( `At` ) ",
         "timestamp_seconds(n)",
+        "timestamp_millis(`a b`)",
         "timestamp_micros(t)",
         "moment",
         "`Moment`",
