@@ -45,7 +45,8 @@ class BackfillStatus:
     verified: str = ""
 
     def summary(self) -> str:
-        text = f"{self.files_done:,} of {self.files:,} files, {self.rows_done:,} of {self.rows:,} rows"
+        files, rows = (f" of {count:,}" if count else "" for count in (self.files, self.rows))
+        text = f"{self.files_done:,}{files} files, {self.rows_done:,}{rows} rows"
         text += f", {self.rate:,.0f} rows/s" if self.rate else ""
         text += f", {self.seconds_left:,.0f} s left" if self.seconds_left is not None else ""
         return f"{text}: {self.why}" if self.why else text
