@@ -17,7 +17,7 @@ from tests.support.small_archive import batch, closer, open_writer, output, writ
 
 pytestmark = pytest.mark.integration
 
-BATCHES, RECORDS = 20, 50
+BATCHES, RECORDS = 10, 50
 SQL = 'SELECT count(*), count(DISTINCT "offset"), max("offset"), count(value) FROM archive'
 
 

@@ -188,6 +188,7 @@ def test_a_commit_whose_answer_is_lost_counts_once(rest: RestCatalogServer, monk
         assert is_valid(to)
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_or_does_not_answer_is_waited_for(
     rest: RestCatalogServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

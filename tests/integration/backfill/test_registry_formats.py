@@ -143,7 +143,7 @@ def kept(
     close_clients()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", quick(FORMATS, "Protobuf"))
 def test_an_archive_decodes_values_by_the_schemas_of_their_writers(kept: Archive) -> None:
     rows = open_catalog().load_table(kept.table_name).scan().to_arrow().sort_by("offset").to_pylist()
     decoded = [row["decoded"] and (row["decoded"]["shop"], row["decoded"]["n"]) for row in rows]

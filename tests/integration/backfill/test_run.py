@@ -104,7 +104,7 @@ def test_a_second_run_writes_only_records_that_arrived_late(
     assert do(one, fresh_broker).rows == 0
 
 
-@pytest.mark.parametrize("at", [0, 1, 3, 8])
+@pytest.mark.parametrize("at", [0, 3, *(pytest.param(at, marks=pytest.mark.long) for at in (1, 8))])
 def test_an_interrupted_run_is_continued(
     kept: Archive, endpoint: Endpoint, home: Path, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:

@@ -354,6 +354,7 @@ def test_going_back_writes_again_what_the_cut_replaced(spark: SparkSession, boot
     assert written == [before[minute] for minute in sorted(replaced - {5})] + [{"minute": 5, "count": 3}]
 
 
+@pytest.mark.long
 def test_going_back_writes_again_windows_that_the_cut_was_told_to_write(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
