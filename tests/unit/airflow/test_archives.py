@@ -25,7 +25,7 @@ from penstock.streams import Archive, Topic
 
 KEPT = Archive("kept", Topic("t"), bucket="lake", prefix="kept", keep_snapshots=timedelta(0))
 """
-TO = replace(output_of(Archive("kept", Topic("t"), bucket="lake", prefix="kept")), keep_snapshots=timedelta(0))
+TO = replace(output_of(Archive("kept", Topic("t"), bucket="lake", prefix="kept")), snapshot_interval=timedelta(0))
 
 
 @pytest.fixture
