@@ -208,8 +208,8 @@ def test_columns_that_others_add_and_names_that_they_change_survive_a_join() -> 
 @pytest.mark.parametrize(
     ("effect", "step"),
     [
-        ("before", 12),
-        ("after", 12),
+        ("before", 25),
+        ("after", 25),
         *(pytest.param(effect, 1, marks=pytest.mark.long) for effect in ("before", "after")),
     ],
 )

@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("effect", "first", "step"),
     [
-        ("before", 1, 12), ("after", 5, 12),
+        ("before", 1, 31), ("after", 16, 31),
         *(pytest.param(effect, 1, 1, marks=[pytest.mark.long, pytest.mark.timeout(3600)])
           for effect in ("before", "after")),
     ],
