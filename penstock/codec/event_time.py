@@ -25,7 +25,8 @@ def event_time_sql(event_time: str, fields: Sequence[Field]) -> str | None:
     if not fields:
         return "_clock" if event_time.strip() == "timestamp" else None
     call = TIMESTAMP_CALL.fullmatch(event_time)
-    if call and (field := by_name.get(call[2].strip("`").lower())) and field.type.kind in ("bigint", "int", "smallint", "tinyint"):
+    field = by_name.get(call[2].strip("`").lower()) if call else None
+    if call and field and field.type.kind in ("bigint", "int", "smallint", "tinyint"):
         factor = MICROS_PER_UNIT[call[1].lower()]
         column = quote_name(field.name)
         in_calendar = f"{column} BETWEEN {-(-FIRST // factor)} AND {LAST // factor}"
