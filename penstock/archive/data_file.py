@@ -44,7 +44,7 @@ def write_data_file(
             write_statistics=columns_with_statistics(arrow),
         ) as writer:  # fmt: skip
             for rows in tables:
-                writer.write_table(as_columns(table, rows), row_group_size=records.ROW_GROUP_ROWS)
+                writer.write_table(as_columns(rows, arrow), row_group_size=records.ROW_GROUP_ROWS)
                 spans = merge_spans([spans, records.spans_of(rows)])
             writer.add_key_value_metadata({SPANS: json.dumps(spans)})
         size, metadata = out.tell(), writer.writer.metadata

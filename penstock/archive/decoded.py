@@ -119,7 +119,9 @@ def project(table: Table, rows: pa.RecordBatch, file: pa.Schema) -> pa.Table:
     """
     fields = {number: table.schema().find_field(number).name for number in table.schema().field_ids}
     renamed = pa.schema([_renamed(field, fields) for field in file])
-    return as_columns(table, pa.Table.from_batches([pa.record_batch(_Renamed(rows, renamed))]))
+    return as_columns(
+        pa.Table.from_batches([pa.record_batch(_Renamed(rows, renamed))]), schema_to_pyarrow(table.schema())
+    )
 
 
 def _renamed(field: pa.Field[Any], names: Mapping[int, str]) -> pa.Field[Any]:
@@ -153,9 +155,13 @@ def columns_with_statistics(arrow: pa.Schema) -> list[str]:
     return [*BOUNDED, *plain]
 
 
-def as_columns(table: Table, rows: pa.Table) -> pa.Table:
-    """Records with the columns of a table. rows: as `records.SCHEMA`, perhaps with `decoded`."""
-    arrow = schema_to_pyarrow(table.schema())
+def as_columns(rows: pa.Table, arrow: pa.Schema) -> pa.Table:
+    """Records with the columns of a table.
+
+    Args:
+        rows: As `records.SCHEMA`, perhaps with `decoded`.
+        arrow: The columns.
+    """
     columns = [
         rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
         for field in arrow
@@ -168,7 +174,7 @@ def split_by_partition(table: Table, rows: pa.Table) -> Iterator[tuple[Partition
     if not (names := partition_names(table)):
         yield (), rows
         return
-    rows = as_columns(table, rows)
+    rows = as_columns(rows, schema_to_pyarrow(table.schema()))
     decoded: Any = rows.schema.field(DECODED).type
     # A name that begins with a dot would be a path.
     fields = (pc.struct_field(rows[DECODED], [decoded.get_field_index(name)]) for name in names)

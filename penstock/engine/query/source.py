@@ -110,7 +110,7 @@ def input_stream(
 
 
 def is_limited(max_records: int, reset: Reset | None, *, has_read: bool) -> bool:
-    """Whether batches are limited. The arguments are those of `read_input`."""
+    """Whether batches are limited. The arguments are those of `input_stream`."""
     return bool(max_records) and (has_read or reset is None)
 
 
