@@ -60,8 +60,11 @@ def batch(first: int, count: int, step_us: int) -> pa.Table:
         return rows.cast(SCHEMA)
 
 
-def opened(name: str, schema: str = "") -> tuple[ArchiveOutput, ArchiveWriter]:
-    output = output_of(Archive(name, Topic("events", partitions=4, schema=schema), bucket="lake", prefix=name))
+def opened(
+    name: str, schema: str = "", interval: timedelta = timedelta(minutes=1)
+) -> tuple[ArchiveOutput, ArchiveWriter]:
+    topic = Topic("events", partitions=4, schema=schema)
+    output = output_of(Archive(name, topic, bucket="lake", prefix=name, every=interval))
     return output, ArchiveWriter(output, ArchiveTable.create(output))
 
 
@@ -107,8 +110,7 @@ def rates(million: int, schema: str = "") -> dict[str, tuple[float, float]]:
 
 def left(name: str, batches: int, rows: int, step_us: int, interval: timedelta) -> list[str]:
     """What batches leave, with their hours closed when they are over: its row of the table."""
-    output, _ = opened(name)
-    writer = ArchiveWriter(output, ArchiveTable.create(replace(output, snapshot_interval=interval)))
+    output, writer = opened(name, interval=interval)
     seconds = []
     for number in range(batches):
         began, part = time.monotonic(), batch(number * rows, rows, step_us)
