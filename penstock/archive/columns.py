@@ -1,9 +1,8 @@
-"""The columns, partitions and properties of the table of an archive, and a fault of pyiceberg 0.12.0."""
+"""The columns, partitions and properties of the table of an archive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -75,19 +74,3 @@ def decoded_names(schema: Schema) -> dict[int, str]:
     """The names of the decoded fields by their ids."""
     kinds = [field.field_type for field in schema.fields if field.name == DECODED]
     return {field.field_id: field.name for kind in kinds if isinstance(kind, StructType) for field in kind.fields}
-
-
-def thread_safe(change: Any) -> Any:
-    """Let each look for the manifests that name removed files have a state of its own: the library shares one among
-    threads, which then miss a manifest now and then, and refuses the commit (ValidationException)."""
-    build = change._build_manifest_evaluator
-
-    def evaluator(spec: int) -> Callable[[Any], bool]:
-        def matches(manifest: Any) -> bool:
-            found: bool = build(spec)(manifest)
-            return found
-
-        return matches
-
-    change._build_manifest_evaluator = evaluator
-    return change

@@ -32,7 +32,7 @@ from pyiceberg.types import TimestamptzType
 
 from penstock.archive import catalog, file_io, records
 from penstock.archive.archive_file import ArchiveFile
-from penstock.archive.columns import PARTITIONS, PROPERTIES, SCHEMA, check_form, thread_safe
+from penstock.archive.columns import PARTITIONS, PROPERTIES, SCHEMA, check_form
 from penstock.archive.data_file import write_data_file
 from penstock.archive.decoded import (
     PartitionValues,
@@ -51,6 +51,7 @@ from penstock.archive.state import (
     hour_start,
     last_of_hour,
 )  # fmt: skip
+from penstock.archive.transaction import ArchiveTransaction, thread_safe
 from penstock.codec.value_fields import fields_type
 from penstock.errors import LeaseLost, SinkError, Wait
 
@@ -276,7 +277,7 @@ class ArchiveTable:
     ) -> None:
         text = state.to_json()
         with self._errors():
-            change = self._table.transaction()
+            change = ArchiveTransaction(self._table)
             change.set_properties({**(properties or {}), STATE: text})
             update = change.update_snapshot({STATE: text})
             with thread_safe(update.overwrite()) if removed else update.merge_append() as files:

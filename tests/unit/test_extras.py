@@ -15,7 +15,8 @@ from penstock.settings import PROJECT
 NEED_AN_EXTRA = (
     *(f"archive/{name}.py" for name in (
         "catalog", "closed_hours", "columns", "data_file", "decoded", "file_io", "hour_closer", "maintenance",
-        "offset_reader", "reader", "register", "rest_catalog", "snapshots", "table", "takeover", "verify", "writer",
+        "offset_reader", "reader", "register", "rest_catalog", "snapshots", "table", "takeover", "transaction",
+        "verify", "writer",
     )),
     "backfill/archive_source.py", "backfill/iceberg_", "backfill/mongodb_source.py", "cli/archives.py",
     "devstack/servers/mongodb.py", "capture/source/postgres_datetimes.py",
