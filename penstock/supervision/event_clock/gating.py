@@ -32,6 +32,10 @@ SILENT = 5.0
 # it is reported, and some batches. Its `every` comes on top, for a batch to read and one to close windows.
 BEHIND = 15.0
 TRIGGERS = 3
+# A reader whose grace is shorter would lose what such a stream has not read yet. A quarter of its grace is left for the
+# rows to come to it; what a stream that keeps up needs until it is reported is always granted.
+SHARE_OF_GRACE = 0.75
+REPORTED = 7.5
 # Changes that are remembered of a stream.
 KEPT = 1000
 AT_THE_CLOCK = 1 << 62
@@ -78,8 +82,9 @@ class HeartbeatGate:
         self._now, self._heard_at = 0, float("-inf")
         self._look_at = float("-inf")
         self._outage = ""
-        self._reached: dict[str, tuple[int, str]] = {}
-        self._history: dict[str, tuple[list[int], list[int]]] = {}
+        # By stream, and how far behind it may be.
+        self._reached: dict[tuple[str, float], tuple[int, str]] = {}
+        self._history: dict[tuple[str, float], tuple[list[int], list[int]]] = {}
         # By topic: its event time while no heartbeats were sent, and when they resumed.
         self._missed: dict[str, tuple[int, int]] = {}
 
@@ -95,7 +100,7 @@ class HeartbeatGate:
             return EventTimeBound(now_ms)
         if not self._now:
             return EventTimeBound(None, DATABASE_AWAY)
-        at, why = min(self._reached[writer] for writer in beaten.writers)
+        at, why = min(self._reached[writer, _granted(beaten.grace)] for writer in beaten.writers)
         age = self._database_now() - at
         # The other half of the grace is for what its records took before they came to the streams.
         if at == AT_THE_CLOCK or age <= beaten.grace * 500:
@@ -137,8 +142,9 @@ class HeartbeatGate:
         if self._now:
             self._missed |= {topic: (self._database_now() - overdue[topic], AT_THE_CLOCK) for topic in new}
             self._reached = {}
-            for name in self._writers:
-                self._reach(name, self._database_now())
+            for topic in self._windowed.values():
+                for name in topic.writers:
+                    self._reach(name, self._database_now(), _granted(topic.grace))
 
     def _missing(self, topic: str) -> bool:
         return topic in self._missed and self._missed[topic][1] == AT_THE_CLOCK
@@ -156,27 +162,29 @@ class HeartbeatGate:
     def _database_now(self) -> int:
         return self._now + int((self._clock() - self._heard_at) * 1000)
 
-    def _reach(self, name: str, now: int) -> int:
+    def _reach(self, name: str, now: int, granted: float) -> int:
         """Where a stream is with all that feed it, and why it is not at the clock."""
-        if name in self._reached:
-            return self._reached[name][0]
+        if (name, granted) in self._reached:
+            return self._reached[name, granted][0]
         writer, row = self._writers[name], self.rows.get(name)
-        reached = self._alone(name, writer, row, now)
+        reached = self._alone(name, writer, row, now, granted)
         for feed in self._feeds[name]:
-            feed_at = self._reach(feed, now)
-            reached = min(reached, (feed_at, self._reached[feed][1]))
+            feed_at = self._reach(feed, now, granted)
+            reached = min(reached, (feed_at, self._reached[feed, granted][1]))
             if row and row.caught_up_at is not None:
-                feed_then = self._as_of(feed, row.caught_up_at)
+                feed_then = self._as_of(feed, row.caught_up_at, granted)
                 reached = min(reached, (feed_then, f"{name} has not read yet what {feed} caught up with"))
         for topic in writer.clocks:
             at, until = self._missed.get(topic, (AT_THE_CLOCK, 0))
             if row and row.caught_up_at is not None and row.caught_up_at < until:
                 reached = min(reached, (at, f"{name} has windows open that were due while no beats were sent"))
-        self._reached[name] = reached
-        self._note(name, reached[0], now)
+        self._reached[name, granted] = reached
+        self._note(name, reached[0], now, granted)
         return reached[0]
 
-    def _alone(self, name: str, of: UpstreamWriter, row: StreamProgress | None, now: int) -> tuple[int, str]:
+    def _alone(
+        self, name: str, of: UpstreamWriter, row: StreamProgress | None, now: int, granted: float
+    ) -> tuple[int, str]:
         if row is None or (row.desired == "off" and row.caught_up_at is None):
             return AT_THE_CLOCK, ""
         if row.caught_up_at is None:
@@ -187,18 +195,23 @@ class HeartbeatGate:
             return row.caught_up_at, self._outage or f"{name} is down"
         if row.state not in ("running", "idle"):
             return row.caught_up_at, f"{name} is {'starting' if row.state == 'stopped' else row.state}"
-        if now - row.caught_up_at > (BEHIND + TRIGGERS * of.every) * 1000:
+        if now - row.caught_up_at > min(BEHIND + TRIGGERS * of.every, granted) * 1000:
             return row.caught_up_at, f"{name} is behind"
         return AT_THE_CLOCK, ""
 
-    def _as_of(self, name: str, when: int) -> int:
+    def _as_of(self, name: str, when: int, granted: float) -> int:
         """Where a stream was known to be at a time; before anything was known of it, where it was first."""
-        times, values = self._history[name]
+        times, values = self._history[name, granted]
         return values[max(0, bisect_right(times, when) - 1)]
 
-    def _note(self, name: str, at: int, now: int) -> None:
-        times, values = self._history.setdefault(name, ([], []))
+    def _note(self, name: str, at: int, now: int, granted: float) -> None:
+        times, values = self._history.setdefault((name, granted), ([], []))
         if not values or values[-1] != at:
             times.append(now)
             values.append(at)
             del times[:-KEPT], values[:-KEPT]
+
+
+def _granted(grace: float) -> float:
+    """Seconds that a stream which runs may be behind before the heartbeats of a reader with this grace are held."""
+    return max(REPORTED, grace * SHARE_OF_GRACE)

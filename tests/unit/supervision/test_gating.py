@@ -81,9 +81,9 @@ def made(told: Told, **writers: UpstreamWriter) -> HeartbeatGate:
     ("given", "found"),
     [
         ({"behind": 0}, (0, "")),
-        ({"behind": 13, "state": "running"}, (0, "")),
-        ({"behind": 14.5, "state": "running"}, (15.5, "up is behind")),
-        ({"behind": 3, "age": 4.9}, (0, "")),
+        ({"behind": 6, "state": "running"}, (0, "")),
+        ({"behind": 7, "state": "running"}, (8, "up is behind")),
+        ({"behind": 2, "age": 4.9}, (0, "")),
         ({"behind": 3, "age": 5.1}, (8.1, "up is down")),
         ({"behind": 0, "age": 4.9, "state": "failing"}, (0, "")),
         ({"behind": 5, "state": "failing"}, (6, "up is failing")),
@@ -107,11 +107,23 @@ def test_a_stream_that_was_removed_or_is_not_known_yet_holds_nothing() -> None:
     assert held(told, made(told)) == (0, "")
 
 
-def test_a_stream_that_waits_between_batches() -> None:
-    told = Told()
-    told.set("up", 40)
-    assert held(told, made(told, up=UpstreamWriter(every=10.0))) == (0, "")
-    assert held(told, made(told, up=UpstreamWriter(every=5.0)))[1] == "up is behind"
+@pytest.mark.parametrize(
+    ("grace", "every", "behind", "is_held"),
+    [
+        (60.0, 10.0, 40, False), (60.0, 5.0, 40, True), (60.0, 0.0, 28, False),
+        # Its unread records would be late, though it keeps up by its own measure.
+        (10.0, 0.0, 13, True), (10.0, 10.0, 13, True), (20.0, 0.0, 13, False), (20.0, 10.0, 15, True),
+        # As old as a report may be.
+        (10.0, 0.0, 6, False), (0.0, 0.0, 6, False),
+    ],
+)  # fmt: skip
+def test_a_stream_that_runs_may_be_behind_by_less_than_the_grace(
+    grace: float, every: float, behind: float, *, is_held: bool
+) -> None:
+    told, topics = Told(), beaten(up=UpstreamWriter(every=every))
+    told.set("up", behind, state="running")
+    gate = HeartbeatGate({**topics, "t": topics["t"]._replace(grace=grace)}, cast(Control, told), clock=told.clock)
+    assert held(told, gate)[1] == ("up is behind" if is_held else "")
 
 
 def test_of_two_streams_the_slower_one_counts() -> None:
