@@ -2,8 +2,8 @@
 
 Each question costs the driver and the broker two milliseconds of CPU time together, for each stream and as long as it
 runs. So the delay between two questions grows with the time without a batch: a record waits for at most a twentieth of
-the silence before it, and no longer than `LONGEST_MS`, or a tenth of the time between two batches of a stream that
-declares one. Spark reads its setting once, when a query starts.
+the silence before it, and no longer than `LONGEST_MS`; of a stream that declares the time between two batches, for at
+most a tenth of it, and a second. Spark reads its setting once, when a query starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHORTEST_MS = 100
 LONGEST_MS = 500
 # Of the silence, and the step by which the delay changes: each change is a call of the JVM.
 SHARE, STEP_MS = 20, 100
-SHARE_OF_EVERY = 10
+SHARE_OF_EVERY, LONGEST_OF_EVERY_MS = 10, 1000
 
 
 class PollingDelay:
@@ -34,7 +34,7 @@ class PollingDelay:
         self._execution: Any = query._jsq.streamingQuery()
         self._ms = self.current_ms()
         self._fixed = self._ms != SHORTEST_MS
-        self._shortest_ms = max(SHORTEST_MS, every * 1000 / SHARE_OF_EVERY)
+        self._shortest_ms = min(max(SHORTEST_MS, every * 1000 / SHARE_OF_EVERY), LONGEST_OF_EVERY_MS)
         self._longest_ms = max(LONGEST_MS, self._shortest_ms)
         java_class = self._execution.getClass().forName(EXECUTION)
         self._field = java_class.getDeclaredField("pollingDelayMs")

@@ -124,11 +124,12 @@ def has_trigger(stream: Stream, *, limited: bool) -> bool:
 
 
 def batch_limits(stream: Stream, max_records: int) -> dict[str, str]:
-    """The options of limited batches. One that is full begins at once: a trigger would let it wait, and so bound the
-    rate."""
+    """The options of limited batches. One that is half full begins at once: a trigger would let it wait, and so bound
+    the rate. If it had to be full, each would be cut short by the limit, and none would move the watermark."""
     limits = {"maxOffsetsPerTrigger": str(max_records)}
     if stream.every and not has_trigger(stream, limited=True):
-        limits |= {"minOffsetsPerTrigger": str(max_records), "maxTriggerDelay": f"{int(stream.every * 1000)}ms"}
+        half = str((max_records + 1) // 2)
+        limits |= {"minOffsetsPerTrigger": half, "maxTriggerDelay": f"{int(stream.every * 1000)}ms"}
     return limits
 
 

@@ -97,8 +97,8 @@ class Watermark:
     def _cut(self, batch: PlannedBatch) -> bool:
         """Whether an input may hold more than the batch took of it.
 
-        Spark rounds each partition's share down. What it took of a new partition is not known here, and counts as all
-        that there is: holding the watermark once more than needed does no harm.
+        Spark rounds down the share of each partition that has records. What it took of a new partition is not known
+        here, and counts as all that there is: holding the watermark once more than needed does no harm.
         """
         limit = self._limits.max_records
         for input_ in self._stream.sources.values() if limit else ():
@@ -107,6 +107,6 @@ class Watermark:
                 for topic, ends in source.batch_ends_of_input(input_, batch).items()
                 for partition, end in ends.items()
             ]
-            if sum(parts) > limit - len(parts):
+            if sum(parts) > limit - sum(part > 0 for part in parts):
                 return True
         return False

@@ -35,7 +35,7 @@ def stream(inputs: int, every: float) -> Stream:
 @pytest.mark.parametrize(
     ("inputs", "every", "limited", "trigger", "options"),
     [
-        (1, 6.0, True, False, {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "6000ms"}),
+        (1, 6.0, True, False, {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "3", "maxTriggerDelay": "6000ms"}),
         (1, 6.0, False, True, {}),
         (1, 0.0, True, False, {"maxOffsetsPerTrigger": "5"}),
         # The records of one input do not wait while a batch reads those of the other.
