@@ -315,8 +315,9 @@ def files_as_table(paths: Sequence[Path], *, numbered: bool = False) -> str:
         kinds = COLUMN_TYPES | ({"filename": "VARCHAR", "file_row_number": "BIGINT"} if numbered else {})
         columns = ", ".join(f"NULL::{kind} AS {name}" for name, kind in kinds.items())
         return f"(SELECT {columns} WHERE false)"
-    options = ", file_row_number = true, filename = true" if numbered else ""
-    return f"read_parquet([{', '.join(map(_sql_path, paths))}]{options})"
+    # A folder such as day=1 in the path would be a column, and hide that of the file.
+    options = f"hive_partitioning = false{', file_row_number = true, filename = true' if numbered else ''}"
+    return f"read_parquet([{', '.join(map(_sql_path, paths))}], {options})"
 
 
 def _sql_path(path: Path) -> str:

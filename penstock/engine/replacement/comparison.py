@@ -39,7 +39,7 @@ EXAMPLES, WIDTH = 5, 300
 ROW_COLUMNS = "key BLOB, value BLOB, step BIGINT, row BIGINT"
 NEW_ROWS = (
     "SELECT key, value, regexp_extract(filename, '(-?[0-9]+)\\.parquet$', 1)::BIGINT AS step, file_row_number AS row "
-    "FROM read_parquet({files}, filename = true, file_row_number = true)"
+    "FROM read_parquet({files}, hive_partitioning = false, filename = true, file_row_number = true)"
 )
 RUNNING = """SELECT *, (partition, "offset") >= (partition, since) AS fresh FROM running_files
     WHERE key IS NOT NULL QUALIFY row_number() OVER (PARTITION BY key ORDER BY "offset" DESC) = 1"""
@@ -225,7 +225,7 @@ class OutputComparison:
             c.executemany("INSERT INTO live VALUES (?, ?)", list(live.items()))
         running = sorted(str(path) for path in (self._folder / output).glob("*/*.parquet"))
         rows = (
-            f"FROM read_parquet({_quoted(running)})"
+            f"FROM read_parquet({_quoted(running)}, hive_partitioning = false)"
             if running
             else 'SELECT key, value, 0 AS partition, 0::BIGINT AS "offset" FROM empty_rows'
         )
