@@ -16,8 +16,7 @@ from penstock.archive.records import SCHEMA
 from penstock.archive.stream import output_of
 from penstock.archive.table import ArchiveTable
 from penstock.archive.verify import verify_archive
-from penstock.catalog import partial_catalog
-from penstock.cli.arguments import AsJson, as_utc, completion, look_up, time_option
+from penstock.cli.arguments import AsJson, as_utc, completion, look_up, time_option, valid_catalog
 from penstock.cli.output import clear_errors, console, count, emit, print_check
 from penstock.cli.output import table as grid
 from penstock.errors import PenstockError
@@ -31,7 +30,7 @@ To = Annotated[datetime | None, time_option("--to", "Only hours before this time
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List declared archives: topic, location, and whether each runs."""
-    catalog = partial_catalog()[0]
+    catalog = valid_catalog()
     archives: list[dict[str, Any]] = [
         {
             "name": one.name, "topic": one.reads[0].name, "table": one.table_name, "place": f"s3://{one.bucket}/{one.prefix}".rstrip("/"),
@@ -53,7 +52,7 @@ def list_(as_json: AsJson = False) -> None:
 def show(name: Name, start: From = None, end: To = None, as_json: AsJson = False) -> None:
     """Show the hours of an archive: state, records, bytes and files."""
     with clear_errors():
-        archive = look_up("archive", name, partial_catalog()[0].archives)
+        archive = look_up("archive", name, valid_catalog().archives)
         output = output_of(archive)
         table = ArchiveTable.find(output)
         in_table = reader.read_hours(table, ClosedHours.of(output), as_utc(start), as_utc(end)) if table else []
@@ -83,7 +82,7 @@ def show(name: Name, start: From = None, end: To = None, as_json: AsJson = False
 def connect(name: Name) -> None:
     """Show how to open the table of an archive in Python; secrets are left out."""
     with clear_errors():
-        archive = look_up("archive", name, partial_catalog()[0].archives)
+        archive = look_up("archive", name, valid_catalog().archives)
         text = catalog.connection_code(archive.table_name)
     console().print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -98,7 +97,7 @@ def query(
 ) -> None:
     """Ask a SELECT over an archive, for instance "SELECT decode(key), count(*) FROM records GROUP BY 1"."""
     with clear_errors():
-        output = output_of(look_up("archive", name, partial_catalog()[0].archives))
+        output = output_of(look_up("archive", name, valid_catalog().archives))
         table = ArchiveTable.find(output)
         records = table.batches(as_utc(start), as_utc(end)) if table else SCHEMA.empty_table()
         try:
@@ -106,7 +105,9 @@ def query(
                 connection.execute("SET timezone = 'UTC'")
                 connection.register("records", records)
                 answer = connection.execute(sql)
-                columns, rows = [column[0] for column in answer.description or ()], answer.fetchall()
+                # There is none if the text has no statement.
+                columns = [column[0] for column in (answer and answer.description) or ()]
+                rows = answer.fetchall() if columns else []
         except duckdb.Error as e:
             hint = "write a SELECT of DuckDB that names `records` once; keys and values are BLOB: decode(value)"
             raise PenstockError("the query failed", got=e, hint=hint) from e
@@ -121,12 +122,19 @@ def query(
 
 def _text(value: object) -> object:
     """A value as JSON has it; bytes as text, or in hexadecimal."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except ValueError:
-            return value.hex()
-    return value if isinstance(value, int | float | str | list | dict | None) else str(value)
+    match value:
+        case bytes():
+            try:
+                return value.decode()
+            except ValueError:
+                return value.hex()
+        case list() | tuple():
+            return [_text(item) for item in value]
+        case dict():
+            return {_text(name): _text(item) for name, item in value.items()}
+        case int() | float() | str() | None:
+            return value
+    return str(value)
 
 
 @app.command()
@@ -136,7 +144,7 @@ def register(name: Name) -> None:
     Make sure that nobody writes them by another catalog.
     """
     with clear_errors():
-        for location in registration.register(output_of(look_up("archive", name, partial_catalog()[0].archives))):
+        for location in registration.register(output_of(look_up("archive", name, valid_catalog().archives))):
             print_check(name, location)
 
 
@@ -151,7 +159,7 @@ def take_over(
     Stop the archive first: penstock streams stop NAME. An interrupted run is continued by the next one.
     """
     with clear_errors():
-        catalog = partial_catalog()[0]
+        catalog = valid_catalog()
         archive = look_up("archive", name, catalog.archives)
         place = bucket or archive.bucket, archive.prefix if prefix is None else prefix
         total, output = 0, output_of(archive, catalog.topics.get(archive.reads[0].name))
@@ -165,7 +173,7 @@ def take_over(
 def maintain(name: Name, as_json: AsJson = False) -> None:
     """Expire old snapshots of an archive's tables, and delete objects that no snapshot needs; Airflow does it daily."""
     with clear_errors():
-        done = maintenance.maintain(output_of(look_up("archive", name, partial_catalog()[0].archives)))
+        done = maintenance.maintain(output_of(look_up("archive", name, valid_catalog().archives)))
     if as_json:
         emit([vars(one) for one in done])
         return
@@ -184,7 +192,7 @@ def verify(name: Name, start: From = None, end: To = None, as_json: AsJson = Fal
     """
     out, wrong, data = console(), 0, []
     with clear_errors():
-        archive = look_up("archive", name, partial_catalog()[0].archives)
+        archive = look_up("archive", name, valid_catalog().archives)
         output = output_of(archive)
         table = ArchiveTable.find(output)
         for one in verify_archive(table, ClosedHours.of(output), as_utc(start), as_utc(end)) if table else ():

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from penstock.cli.output import unknown
+from penstock.cli.output import echo, unknown
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.catalog import Catalog
 
 T = TypeVar("T")
 Declared = Literal["archives", "backfills", "captures", "sinks", "views"]
@@ -53,6 +56,16 @@ def completion(kind: Declared) -> Callable[[str], list[str]]:
         return [name for name in sorted(getattr(partial_catalog()[0], kind)) if name.startswith(incomplete)]
 
     return complete
+
+
+def valid_catalog() -> Catalog:
+    """The declarations of valid files; a warning is printed for each of the others."""
+    from penstock.catalog import partial_catalog
+
+    catalog, broken = partial_catalog()
+    for one in broken:
+        echo(f"warning: {one}", err=True)
+    return catalog
 
 
 def look_up(kind: str, name: str, declared: Mapping[str, T]) -> T:

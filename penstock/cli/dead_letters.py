@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.catalog import load, partial_catalog
-from penstock.cli.arguments import AsJson, DryRun, Note, Place, Recorded, look_up
+from penstock.catalog import load
+from penstock.cli.arguments import AsJson, DryRun, Note, Place, Recorded, look_up, valid_catalog
 from penstock.cli.output import actor, clear_errors, console, emit, table
 from penstock.control import connect
 from penstock.errors import PenstockError
@@ -42,7 +42,7 @@ def list_letters(as_json: AsJson = False) -> None:
     newest: dict[tuple[str, str, str], int] = {}
     with clear_errors():
         noted = read_replay_keys(settings().bootstrap)
-        for one in read_dead_letters(partial_catalog()[0].dead_letter_topics, settings().bootstrap):
+        for one in read_dead_letters(valid_catalog().dead_letter_topics, settings().bootstrap):
             group = one.topic, one.stream, _kind(one)
             groups[group] += 1
             still_open[group] += not end_of(one, noted)
@@ -77,7 +77,7 @@ def show(
 ) -> None:
     """Show the newest dead letters: origin, reason and value, with control characters escaped."""
     with clear_errors():
-        topics = [_declared(topic)] if topic else partial_catalog()[0].dead_letter_topics
+        topics = [_declared(topic)] if topic else valid_catalog().dead_letter_topics
         # All dead letters of one stream may be older than those of another.
         every = read_dead_letters(topics, settings().bootstrap, None if stream else max(NEWEST, newest))
         # Each topic's are in order of time.
@@ -210,7 +210,7 @@ def _print_results(results: list[Replay], *, dry: bool, as_json: bool) -> None:
 
 
 def _declared(topic: str) -> str:
-    return look_up("dead-letter topic", topic, {name: name for name in partial_catalog()[0].dead_letter_topics})
+    return look_up("dead-letter topic", topic, {name: name for name in valid_catalog().dead_letter_topics})
 
 
 def _kind(letter: DeadLetter) -> str:

@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import partial_catalog
-from penstock.cli.arguments import AsJson, as_utc, time_option
+from penstock.cli.arguments import AsJson, as_utc, time_option, valid_catalog
 from penstock.cli.output import clear_errors, console, count, echo, emit, table
 from penstock.control import connect
 from penstock.errors import ControlError, PenstockError
@@ -153,7 +153,7 @@ def send(
             raise PenstockError("a tombstone is a key without a value", hint="use --key without a value")
         timestamp = int(at.replace(tzinfo=UTC).timestamp() * 1000) if at else 0
         lines = iter([None] if tombstone else values or _lines(sys.stdin.buffer))
-        catalog = _catalog() if check and not tombstone else None
+        catalog = valid_catalog() if check and not tombstone else None
         headers = tuple(map(_header, header or ()))
         total = 0
         while batch := [_record(line, key, keyed, headers, timestamp) for line in islice(lines, TOGETHER)]:
@@ -236,16 +236,6 @@ def _data(
         "held": "" if hold is None else hold["why"],
         "held_at": None if hold is None else hold["at"],
     }
-
-
-def _catalog() -> Catalog:
-    """The declarations of valid files; a warning is printed for each of the others."""
-    from penstock.catalog import partial_catalog
-
-    catalog, wrong = partial_catalog()
-    for mistake in wrong:
-        echo(f"warning: {mistake}", err=True)
-    return catalog
 
 
 def _check(catalog: Catalog, topic: str, batch: Sequence[OutgoingRecord], before: int) -> None:

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.catalog import partial_catalog
-from penstock.cli.arguments import AsJson, completion, look_up
+from penstock.cli.arguments import AsJson, completion, look_up, valid_catalog
 from penstock.cli.output import clear_errors, console, emit, state, table
 from penstock.control import connect
 from penstock.settings import settings
@@ -30,7 +29,7 @@ def _get(path: str) -> dict[str, Any]:
 def list_(as_json: AsJson = False) -> None:
     """List declared views by instance: state, keys, bytes, lag, age, dead letters."""
     with clear_errors():
-        declared, now = partial_catalog()[0], connect().now()
+        declared, now = valid_catalog(), connect().now()
         progress = connect().progress()
     rows: list[dict[str, Any]] = []
     for name, served in declared.served_views.items():
@@ -70,7 +69,7 @@ def list_(as_json: AsJson = False) -> None:
 def show(name: Name) -> None:
     """Print statistics of a view as JSON: keys, bytes, offsets, lag, age, and the owner of each partition."""
     with clear_errors():
-        look_up("view", name, partial_catalog()[0].views)
+        look_up("view", name, valid_catalog().views)
         emit(_get(client.path_of(name)))
 
 
@@ -78,5 +77,5 @@ def show(name: Name) -> None:
 def get(name: Name, key: Annotated[str, typer.Argument(help="The key of a record.")]) -> None:
     """Print the latest value of a key, and its freshness, as JSON. Exit code 1 if there is none."""
     with clear_errors():
-        look_up("view", name, partial_catalog()[0].views)
+        look_up("view", name, valid_catalog().views)
         emit(_get(client.key_path(name, key)))

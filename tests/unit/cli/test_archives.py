@@ -56,6 +56,19 @@ def test_a_select_is_asked_over_the_records() -> None:
     late = asked("query", "kept", 'SELECT value, "offset" FROM records', "--from", "2026-01-01T11")
     assert [line.split() for line in late.splitlines()] == [["value", "offset"], ["v10", "10"], ["v11", "11"]]
     assert "keys and values are BLOB" in asked("query", "kept", "SELECT nothing FROM records", code=1)
+    nested = json.loads(asked("query", "kept", 'SELECT headers FROM records WHERE "offset" = 11', "--json"))
+    assert nested == [{"headers": [{"key": "h", "value": "11"}]}]
+    assert json.loads(asked("query", "kept", "", "--json")) == []
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "jobs" / "shop" / "kept.py").write_text("import nothing_of_that_name\n")
+    clear_caches()
+    for kind in ("archives", "backfill"):
+        done = CliRunner().invoke(app, [kind, "list"])
+        assert done.exit_code == 0
+        assert "shop/kept.py cannot be imported" in done.stderr
+    assert "shop/kept.py cannot be imported" in asked("show", "kept", code=2)
 
 
 def test_old_snapshots_are_counted() -> None:
