@@ -57,6 +57,10 @@ class BrokerError(PenstockError):
     """Kafka refused or did not answer."""
 
 
+class RecordTooLarge(BrokerError):
+    """A record is larger than its topic takes, and nothing of its batch is written."""
+
+
 class BrokerRefused(BrokerError):
     """Kafka answered and refused; `code` is the code of its error (`confluent_kafka.KafkaError`)."""
 

@@ -50,7 +50,8 @@ def read_target(job: BackfillJob, bootstrap: str) -> TargetTopic:
     client = admin(bootstrap)
     if job.target not in partition_counts(client, bootstrap):
         raise BackfillError(
-            f"backfill {job.name}: there is no topic {job.target}", hint="create it: penstock topics --apply"
+            f"backfill {job.name}: there is no topic {job.target}",
+            hint="declare it, then penstock topics --apply",
         )
     if not (config := topic_configs([job.target], bootstrap).get(job.target, {})):
         raise BackfillError(
@@ -100,10 +101,17 @@ def check_retention(job: BackfillJob, target: TargetTopic, rows: RowExtent) -> N
             got=f"retention.bytes={size:,} of a partition, and {rows.size:,} bytes of rows, which may lie in one",
             hint="raise its retention.bytes, or take shorter intervals",
         )
+    retention_ms = int(config.get("retention.ms", -1))
+    if rows.size and deletes and 0 <= retention_ms < MIN_RETENTION * 1000:
+        raise BackfillError(
+            f"{label} would delete any record within the hour",
+            got=f"retention.ms={retention_ms}",
+            hint="raise its retention.ms to an hour at least",
+        )
     if rows.first is None or rows.last is None or config.get("message.timestamp.type") == "LogAppendTime":
         return
     now, problem = time.time() * 1000, ""
-    age, retention_ms = now - rows.first, int(config.get("retention.ms", -1))
+    age = now - rows.first
     if deletes and 0 <= retention_ms < age + MIN_RETENTION * 1000:
         problem = "would delete records as old as these at once, or within the hour"
         got = f"retention.ms={retention_ms}, and a record of {age / 86_400_000:,.1f} days ago by its own timestamp"

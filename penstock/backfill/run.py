@@ -148,7 +148,7 @@ class _Run:
         ensure_topics([COMMITS], self._bootstrap)
         rows = 0
         writer = TransactionalWriter(
-            job.marker_key, f"penstock.backfill.{job.short_hash}", self._bootstrap, COMMITS, "backfill", [job.target]
+            job.marker_key, f"penstock.backfill.{job.short_hash}", self._bootstrap, COMMITS, "", [job.target]
         )
         try:
             marker = self._job.parse_marker(writer.read_marker())

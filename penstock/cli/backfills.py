@@ -17,11 +17,11 @@ from uuid import uuid4
 
 import typer
 
-from penstock.catalog import Catalog, partial_catalog
-from penstock.cli.arguments import AsJson, DryRun, as_utc, completion, look_up, time_option
+from penstock.catalog import Catalog
+from penstock.cli.arguments import AsJson, DryRun, as_utc, completion, look_up, time_option, valid_catalog
 from penstock.cli.output import actor, clear_errors, console, echo, emit, table
 from penstock.cli.spark import session
-from penstock.errors import BackfillError, BrokerError, ControlError, InputNotReady, Wait
+from penstock.errors import BackfillError, BrokerError, ControlError, InputNotReady, RecordTooLarge, Wait
 from penstock.logs import setup
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill, IcebergTable
@@ -57,7 +57,7 @@ def list_(as_json: AsJson = False) -> None:
             "dag": f"backfill_{one.name}" if one.runnable else None, "scheduled": one.runnable and one.scheduled,
             "description": one.description,
         }
-        for one in sorted(partial_catalog()[0].backfills.values(), key=lambda one: one.name)
+        for one in sorted(valid_catalog().backfills.values(), key=lambda one: one.name)
     ]  # fmt: skip
     if as_json:
         emit(backfills)
@@ -113,7 +113,7 @@ def run(
 
     setup("backfill")
     with clear_errors(), _temporary_failures():
-        catalog = partial_catalog()[0]
+        catalog = valid_catalog()
         run_id = (request or uuid4().hex) if again else ""
         job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, run_id, as_utc(as_of))
         control = connect()
@@ -144,7 +144,7 @@ def show(
     with clear_errors():
         runs = [row for row in connect().backfill_runs() if not name or row.name == name]
         if name and not runs:
-            look_up("backfill", name, partial_catalog()[0].backfills)
+            look_up("backfill", name, valid_catalog().backfills)
     if as_json:
         emit([vars(row) for row in runs])
         return
@@ -169,6 +169,9 @@ def _job(
     if as_of and not has_interval:
         what = f"backfill {name} reads no archive and no Iceberg table"
         raise BackfillError(what, got=f"--as-of {as_of}", hint="leave out --as-of")
+    if as_of and as_of > datetime.now(UTC):
+        what = f"backfill {name} cannot read as of a time to come"
+        raise BackfillError(what, got=f"--as-of {as_of:%Y-%m-%dT%H:%M:%S}", hint="leave out --as-of for the present")
     if begin is None and not backfill.full_history and has_interval:
         raise BackfillError(f"backfill {name} needs an interval", hint="give its begin, such as --from 2026-01-31T00")
     if begin is not None and backfill.full_history:
@@ -231,6 +234,8 @@ def _temporary_failures() -> Iterator[None]:
     """Exit code 75 (EX_TEMPFAIL) for errors that pass by themselves."""
     try:
         yield
+    except RecordTooLarge:
+        raise
     except (InputNotReady, Wait, BrokerError, ControlError) as e:
         echo(f"error: {e}", err=True)
         raise typer.Exit(TEMPORARY_FAILURE) from e

@@ -25,7 +25,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from penstock.errors import BrokerError, LeaseLost
+from penstock.errors import BrokerError, LeaseLost, RecordTooLarge
 from penstock.kafka.admin import admin, log_end_offsets
 from penstock.kafka.client import assign, client_config, reader_config
 from penstock.kafka.limits import (
@@ -78,14 +78,14 @@ class TransactionalWriter:
         group: Transactional id, and consumer group of the reader of markers.
         bootstrap: The brokers.
         marks: The compacted topic of the marker.
-        what: Kind of the writer, for messages.
+        what: Kind of the writer, for messages; empty if the name says it.
         topics: The output topics.
     """
 
     def __init__(
         self, name: str, group: str, bootstrap: str, marks: Topic, what: str, topics: Sequence[str] = ()
     ) -> None:
-        self.name, self.what, self.bootstrap = name, f"{what} {name}", bootstrap
+        self.name, self.what, self.bootstrap = name, f"{what} {name}".strip(), bootstrap
         self._marker_partition = TopicPartition(marks.name, marker_partition(marks, name), 0)
         self._limits = size_limits(topics, bootstrap)
         shared = {**client_config(bootstrap, group), "log_level": 2}
@@ -196,10 +196,10 @@ class TransactionalWriter:
         if limit is None or limit.accepts(message):
             return
         key = (message.key or b"")[:KEY_CHARS].decode(errors="replace")
-        raise BrokerError(
+        raise RecordTooLarge(
             f"{self.what}: a record is larger than topic {message.topic} takes",
             got=f"key {key!r}, a value of {len(message.value or b''):,} bytes, {MAX_MESSAGE_BYTES}={limit.max_bytes}",
-            hint=f"raise {MAX_MESSAGE_BYTES} of topic {message.topic}, or shorten the record; the batch is retried",
+            hint=f"raise {MAX_MESSAGE_BYTES} of topic {message.topic}, or shorten the record",
         )
 
     def _send(self, message: ProducerRecord) -> None:

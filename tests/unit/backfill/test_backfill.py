@@ -202,6 +202,7 @@ def test_records_of_two_topics_of_one_name_are_each_written_once(
 
 
 DAY = 86_400_000
+BY_BROKER = {"message.timestamp.type": "LogAppendTime"}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,17 @@ DAY = 86_400_000
         ({"cleanup.policy": "delete", "retention.ms": str(7 * DAY)}, 6 * DAY, ""),
         ({"cleanup.policy": "delete", "retention.ms": "-1"}, 8 * DAY, ""),
         ({"cleanup.policy": "compact", "retention.ms": str(7 * DAY)}, 8 * DAY, ""),
-        ({"cleanup.policy": "delete", "retention.ms": "1", "message.timestamp.type": "LogAppendTime"}, 8 * DAY, ""),
+        (
+            {"cleanup.policy": "delete", "retention.ms": str(DAY), "message.timestamp.type": "LogAppendTime"},
+            8 * DAY,
+            "",
+        ),
+        (
+            {"cleanup.policy": "delete", "retention.ms": "1", "message.timestamp.type": "LogAppendTime"},
+            8 * DAY,
+            "any record",
+        ),
+        ({"cleanup.policy": "delete", "retention.ms": "3599999"}, 0, "would delete any record within the hour"),
         ({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "500"}, 0, "delete some of the rows"),
         ({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "5000"}, 0, ""),
         ({"cleanup.policy": "compact", "message.timestamp.before.max.ms": str(DAY)}, 2 * DAY, "no records as old"),
@@ -231,8 +242,8 @@ def test_a_target_that_would_not_keep_what_it_is_given_is_refused(
     target = TargetTopic(compacted=False, id="", settings=settings)
     with pytest.raises(BackfillError, match=said) if said else nullcontext():
         check_retention(job, target, row_extent(path, 1, stamped=True))
-    # Those that get the time of now stay, unless they are too many.
-    with pytest.raises(BackfillError) if "some" in said else nullcontext():
+    # Those that get the time of now stay, unless they are too many, or no record stays.
+    with pytest.raises(BackfillError) if "some" in said or "any" in said else nullcontext():
         check_retention(job, target, row_extent(path, 1, stamped=False))
 
 

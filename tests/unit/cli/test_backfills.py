@@ -56,6 +56,8 @@ def test_a_table_is_read_by_its_interval_and_as_of_a_time() -> None:
         return _job(catalog, name, begin, None, "", "", None, False, "original", False, "", as_of)
 
     assert job(as_of=datetime(2026, 2, 1, tzinfo=UTC)).as_of == datetime(2026, 2, 1, tzinfo=UTC)
+    with pytest.raises(BackfillError, match="cannot read as of a time to come; got: --as-of 2999-01-01T00:00:00"):
+        job(as_of=datetime(2999, 1, 1, tzinfo=UTC))
     assert job("all-orders", None).begin is None
     with pytest.raises(BackfillError, match="backfill orders needs an interval"):
         job(begin=None)
