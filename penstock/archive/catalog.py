@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -23,9 +24,11 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NotInstalledError,
     OAuthError,
+    ResolveError,
     RESTError,
     TableAlreadyExistsError,
 )
+from pyiceberg.exceptions import ValidationError as MetadataError
 from requests import HTTPError, RequestException
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
 from sqlalchemy import make_url
@@ -48,6 +51,11 @@ RETRY_AFTER = 2.0
 IO = {"py-io-impl": file_io.NAME}
 BUSY, LOGIN = frozenset({408, 425, 429}), frozenset({401, 403, 419})
 """Statuses: those of a busy server, or of a proxy before it, beside those from 500 on; and those of a refused login."""
+# What the library raises of metadata that are cut off or damaged.
+DAMAGED = (
+    MetadataError, ResolveError, EOFError, ValueError, LookupError, TypeError, ArithmeticError, SystemError, zlib.error,
+)  # fmt: skip
+DAMAGE_HINT = "see its message; if a file is damaged, restore it"
 # Another program was faster: what it did is found by the next try.
 FASTER = (TableAlreadyExistsError, NamespaceAlreadyExistsError)
 
@@ -102,7 +110,10 @@ def open_named(name: str) -> Catalog:
 
 
 def _config(name: str) -> str:
-    return f"configure it for pyiceberg: in .pyiceberg.yaml, or by PYICEBERG_CATALOG__{name.upper()}__URI and others"
+    """Where a catalog is configured. In a variable the library takes _ for -, and all letters for small ones."""
+    variable = f"PYICEBERG_CATALOG__{name.replace('-', '_').upper()}__URI"
+    places = f"in .pyiceberg.yaml, or by {variable} and others"
+    return f"configure it for pyiceberg: {places if re.fullmatch('[a-z0-9-]+', name) else 'in .pyiceberg.yaml'}"
 
 
 def connection_code(table: str) -> str:
@@ -187,6 +198,11 @@ def errors(what: str, name: str = "") -> Iterator[None]:
             got=_text(e),
             hint=f"another server, or a login page, is there: {address}",
         ) from e
+    except DAMAGED as e:
+        hint = DAMAGE_HINT
+        if "equality deletes" in str(e):
+            hint = "let an engine that reads them rewrite the table's files, such as by rewrite_data_files"
+        raise SinkError(f"{what} cannot be read", got=_text(e), hint=hint) from e
 
 
 def _status(e: HTTPError | RESTError) -> int:

@@ -30,7 +30,7 @@ from pyiceberg.types import (
 from penstock.archive import catalog
 from penstock.archive.columns import COMMON_PROPERTIES
 from penstock.archive.state import Span, Spans, hour_start
-from penstock.errors import Wait
+from penstock.errors import SinkError, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,6 +173,9 @@ class ClosedHours:
                 yield
         except CommitFailedException as e:
             raise Wait(f"another program has changed table {self.name}", got=str(e)[:300], seconds=0.5) from e
+        except OSError as e:
+            # Of a file's content: the store's own errors are raised as ours where it is called.
+            raise SinkError(f"table {self.name} cannot be read", got=str(e)[:300], hint=catalog.DAMAGE_HINT) from e
 
     def _find(self) -> Table | None:
         """The table as it is now."""

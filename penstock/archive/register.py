@@ -113,8 +113,8 @@ def register(output: ArchiveOutput) -> list[str]:
                 known = tables.load_table(name).metadata_location
             except NoSuchTableError:
                 known = ""
-            except (SinkError, ServerError):
-                # What the catalog names is not there; a REST catalog looks itself, and fails.
+            except (SinkError, ServerError, *catalog.DAMAGED):
+                # What the catalog names is not there, or damaged; a REST catalog looks itself, and fails.
                 known = "lost"
             if known == location:
                 continue

@@ -44,14 +44,16 @@ def snapshot_as_of(table: Table, at: datetime, name: str) -> int:
     before = [one for one in snapshots if one.timestamp_ms <= (at - EPOCH) // MILLISECOND]
     if before:
         return max(before, key=lambda one: (one.timestamp_ms, one.sequence_number or 0)).snapshot_id
-    kept = [EPOCH + one.timestamp_ms * MILLISECOND for one in snapshots]
-    raise SinkError(
-        f"table {name} keeps no snapshot of that time",
-        got=at.isoformat(),
-        hint=f"take a time from {min(kept).isoformat()} on; an archive declares `keep_snapshots`"
-        if kept
-        else "nothing has been archived yet",
-    )
+    hint = "nothing has been archived yet"
+    if kept := [one.timestamp_ms for one in snapshots]:
+        first = first_whole_second(min(kept))
+        hint = f"take a time from {first:%Y-%m-%dT%H:%M:%S} on; an archive declares `keep_snapshots`"
+    raise SinkError(f"table {name} keeps no snapshot of that time", got=at.isoformat(), hint=hint)
+
+
+def first_whole_second(epoch_ms: int) -> datetime:
+    """The first time from this one on that commands take."""
+    return EPOCH + timedelta(seconds=-(-epoch_ms // 1000))
 
 
 def _is_own(snapshot: Snapshot) -> bool:

@@ -40,6 +40,7 @@ from penstock.archive.decoded import (
     project,
     split_by_partition,
 )
+from penstock.archive.library_fixes import ArchiveTransaction, thread_safe
 from penstock.archive.register import ARCHIVE, STATE, refuse_older_catalog, refuse_unknown_table
 from penstock.archive.snapshots import snapshot_as_of, superseded_snapshot
 from penstock.archive.state import (
@@ -51,7 +52,6 @@ from penstock.archive.state import (
     hour_start,
     last_of_hour,
 )  # fmt: skip
-from penstock.archive.transaction import ArchiveTransaction, thread_safe
 from penstock.codec.value_fields import fields_type
 from penstock.errors import LeaseLost, SinkError, Wait
 

@@ -3,6 +3,7 @@ out."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,14 +104,19 @@ class TableColumns:
         else:
             columns, output = list(table.fields), [field.name for field in table.fields]
             select = [quote_name(name) for name in output]
-            lower = [name.lower() for name in output]
-            if twice := [name for name in output if lower.count(name.lower()) > 1]:
+            if twice := _same_but_for_case(table.as_struct()):
                 raise DeclarationError(
-                    f"{what}: its table has columns whose names differ in case only",
+                    f"{what}: its table has columns or fields whose names differ in case only",
                     got=", ".join(twice),
                     hint="name the columns that are to be read: RowsQuery(..., schema='id BIGINT, ...')",
                 )
         named = {name.lower(): column for name, column in zip(output, columns, strict=True)}
+        if (name := _plain_name(event_time)) and name not in named:
+            raise DeclarationError(
+                f"{what}: its rows have no column {name}, which is their event time",
+                got=", ".join(output),
+                hint="correct `event_time` of the RowsQuery",
+            )
         return cls(
             tuple(column.name for column in columns),
             tuple(select),
@@ -167,6 +173,27 @@ def _column(what: str, table: Schema, field: Field) -> NestedField:
             hint=f"declare {have.ddl}" if _is_known(have) else "leave the schema out, and convert it in the query",
         )
     return found[0]
+
+
+def _same_but_for_case(of: IcebergType) -> list[str]:
+    """The names of fields of one struct, at any depth, that differ in case only."""
+    match of:
+        case StructType():
+            names = [field.name for field in of.fields]
+            lower = [name.lower() for name in names]
+            same = [name for name in names if lower.count(name.lower()) > 1]
+            return same or [name for field in of.fields for name in _same_but_for_case(field.field_type)]
+        case ListType():
+            return _same_but_for_case(of.element_type)
+        case MapType():
+            return _same_but_for_case(of.value_type)
+    return []
+
+
+def _plain_name(event_time: str) -> str:
+    """The name, in small letters, of an event time that is a column; empty for an expression."""
+    match = re.fullmatch(r"\s*(?:([A-Za-z_]\w*)|`([^`]+)`)\s*", event_time)
+    return (match[1] or match[2]).lower() if match else ""
 
 
 def _type(of: IcebergType) -> Type:

@@ -9,21 +9,21 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
-from pyiceberg.exceptions import NoSuchTableError, ResolveError
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.visitors import ResidualEvaluator, UnpartitionedResidualEvaluator
 from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files, schema_to_pyarrow
 from pyiceberg.table import ManifestGroupPlanner
 
 from penstock.archive import catalog
-from penstock.archive.state import EPOCH, Span, merge_spans
+from penstock.archive.snapshots import first_whole_second
+from penstock.archive.state import Span, merge_spans
 from penstock.backfill.iceberg_columns import TableColumns
 from penstock.backfill.job import BackfillJob, epoch_ms, utc_text
 from penstock.backfill.retry import OnWait, retry_while_away
@@ -138,7 +138,7 @@ class IcebergSource:
             raise SinkError(
                 f"{self._source.path} keeps no snapshot of that time",
                 got=at.isoformat(),
-                hint=f"take a time from {utc_text(EPOCH + timedelta(milliseconds=min(times)))} on"
+                hint=f"take a time from {utc_text(first_whole_second(min(times)))} on"
                 if times
                 else "the table has no snapshot",
             )
@@ -157,16 +157,18 @@ class IcebergSource:
                 self.rows = sum(task.file.record_count for task in tasks)
                 deletes = _read_all_delete_files(table.io, tasks)
                 reader = ArrowScan(table.metadata, table.io, self._selected(scan, columns), AlwaysTrue())
-                pending, rows, size = list[pa.Table](), 0, 0
-                # The public methods hold all rows of a file, and of several files at once.
-                for batch in reader._record_batches_from_scan_tasks_and_deletes(tasks, deletes):
-                    pending.append(pa.Table.from_batches([batch]))
-                    rows, size = rows + batch.num_rows, size + batch.nbytes
-                    if rows >= ROWS_PER_FILE or size >= BYTES_PER_FILE:
-                        yield pa.concat_tables(pending, promote_options="permissive")
-                        pending, rows, size = [], 0, 0
-                if pending:
-                    yield pa.concat_tables(pending, promote_options="permissive")
+            pending, rows, size = list[pa.Table](), 0, 0
+            for task in tasks:
+                with self._errors(f"file {task.file.file_path} of {self._source.path}"):
+                    # The public methods hold all rows of a file, and of several files at once.
+                    for batch in reader._record_batches_from_scan_tasks_and_deletes([task], deletes):
+                        pending.append(pa.Table.from_batches([batch]))
+                        rows, size = rows + batch.num_rows, size + batch.nbytes
+                        if rows >= ROWS_PER_FILE or size >= BYTES_PER_FILE:
+                            yield pa.concat_tables(pending, promote_options="permissive")
+                            pending, rows, size = [], 0, 0
+            if pending:
+                yield pa.concat_tables(pending, promote_options="permissive")
         except ObjectNotFound as e:
             if snapshot is None or self._open().snapshot_by_id(snapshot.snapshot_id):
                 raise
@@ -177,27 +179,32 @@ class IcebergSource:
             ) from e
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Raise what the catalog and the store raise within the block as errors of Penstock."""
-        path = self._source.path
+    def _errors(self, what: str = "") -> Iterator[None]:
+        """Raise what the catalog and the store raise within the block as errors of Penstock.
+
+        Args:
+            what: What is read; the table if it is empty.
+        """
+        what = what or self._source.path
         try:
-            with catalog.errors(path, self._source.catalog):
+            with catalog.errors(what, self._source.catalog):
                 yield
-        except (ValueError, NotImplementedError, ResolveError, pa.ArrowException) as e:
-            hint = "see its message"
-            if "equality deletes" in str(e):
-                hint = "let an engine that reads them rewrite the table's files, such as by rewrite_data_files"
-            raise SinkError(f"{path} cannot be read", got=f"{type(e).__name__}: {e}"[:300], hint=hint) from e
+        except (NotImplementedError, pa.ArrowException) as e:
+            raise SinkError(
+                f"{what} cannot be read", got=f"{type(e).__name__}: {e}"[:300], hint="see its message"
+            ) from e
         except FileNotFoundError as e:
             raise ObjectNotFound(
-                f"a file of {path} does not exist", got=str(e)[:300], hint="restore it, or remove it from the table"
+                f"a file of {self._source.path} does not exist",
+                got=str(e)[:300],
+                hint="restore it, or remove it from the table",
             ) from e
         except OSError as e:
             text = str(e)[:300]
             if isinstance(e, ConnectionError | TimeoutError) or UNAVAILABLE.search(str(e)):
-                raise Wait(f"the store of {path} does not answer", got=text, seconds=1.0) from e
+                raise Wait(f"the store of {self._source.path} does not answer", got=text, seconds=1.0) from e
             hint = "allow the user to read the table's files" if ACCESS_DENIED.search(str(e)) else "see its message"
-            raise SinkError(f"the store of {path} fails", got=text, hint=hint) from e
+            raise SinkError(f"{what} cannot be read from its store", got=text, hint=hint) from e
 
 
 class _FilePlanner(ManifestGroupPlanner):

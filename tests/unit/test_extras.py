@@ -14,8 +14,8 @@ from penstock.settings import PROJECT
 # Modules that only run with a package of an extra.
 NEED_AN_EXTRA = (
     *(f"archive/{name}.py" for name in (
-        "catalog", "closed_hours", "columns", "data_file", "decoded", "file_io", "hour_closer", "maintenance",
-        "offset_reader", "reader", "register", "rest_catalog", "snapshots", "table", "takeover", "transaction",
+        "catalog", "closed_hours", "columns", "data_file", "decoded", "file_io", "hour_closer", "library_fixes",
+        "maintenance", "offset_reader", "reader", "register", "rest_catalog", "snapshots", "table", "takeover",
         "verify", "writer",
     )),
     "backfill/archive_source.py", "backfill/iceberg_", "backfill/mongodb_source.py", "cli/archives.py",

@@ -12,6 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
@@ -42,9 +43,11 @@ from penstock.backfill.iceberg_columns import TableColumns
 from penstock.errors import DeclarationError
 from tests.support.iceberg_tables import (
     DAY,
+    add_file,
     created,
     ids,
     job,
+    orders,
     read,
     rows,
     tables,
@@ -53,6 +56,7 @@ from tests.support.iceberg_tables import (
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+ORDERS = Schema(NestedField(1, "id", LongType()), NestedField(2, "at", TimestamptzType()))
 KINDS = Schema(
     NestedField(1, "id", LongType(), required=True),
     NestedField(2, "at", TimestampType()),
@@ -133,7 +137,7 @@ def test_every_type_is_exact(shop: Catalog, tmp_path: Path) -> None:
         ("text", [1]),
         ("CAST(struct.ms AS TIMESTAMP)", "its event time cannot be computed"),
         ("make_timestamp(deep.us)", [1, 2]),
-        ("nobody", "its event time cannot be computed"),
+        ("nobody", "its rows have no column nobody, which is their event time; got: id, text, deep"),
         ("strptime(text, '%Y-%m-%dT%H:%MZ')", "its event time cannot be computed of some rows.*try_strptime"),
         ("try_strptime(text, '%Y-%m-%dT%H:%MZ')", [1]),
         ("id", "its event time cannot be computed"),
@@ -245,3 +249,43 @@ def test_a_schema_that_the_table_has_not_is_refused(shop: Catalog, tmp_path: Pat
     with pytest.raises(DeclarationError, match="names differ in case only; got: Twice, TWICE"):
         read(job(), tmp_path / "job")
     assert read(job(schema="id BIGINT, at TIMESTAMP, Twice BIGINT"), tmp_path / "job")[0] == []
+
+
+def test_fields_whose_names_differ_in_case_only_are_refused(shop: Catalog, tmp_path: Path) -> None:
+    within = StructType(NestedField(8, "x", LongType()), NestedField(9, "X", LongType()))
+    many = MapType(10, StringType(), 11, ListType(12, within))
+    created(shop, Schema(NestedField(1, "at", TimestamptzType()), NestedField(2, "many", many)))
+    with pytest.raises(DeclarationError, match="fields whose names differ in case only; got: x, X"):
+        read(job(), tmp_path / "job")
+
+
+def test_a_null_list_is_not_an_empty_one(shop: Catalog, tmp_path: Path) -> None:
+    """The library makes NULL lists and maps of structs empty."""
+    one = StructType(NestedField(8, "x", LongType()))
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "at", TimestamptzType()),
+        NestedField(3, "many", ListType(9, one)), NestedField(4, "named", MapType(10, StringType(), 11, one)),
+        NestedField(5, "deep", StructType(NestedField(12, "many", ListType(13, one)))),
+    )  # fmt: skip
+    many = [[{"x": 1}], None, [], None, [{"x": None}, {"x": 2}]]
+    named = [None if value is None else [(f"k{n}", item) for n, item in enumerate(value)] for value in many]
+    given = orders(*range(5)).append_column("many", pa.array(many)).append_column(
+        "named", pa.array(named, pa.map_(pa.string(), pa.struct([("x", pa.int64())])))
+    ).append_column("deep", pa.array([{"many": value} for value in many]))  # fmt: skip
+    table = created(shop, schema)
+    with table.transaction() as change:
+        change.set_properties({"schema.name-mapping.default": table.schema().name_mapping.model_dump_json()})
+    add_file(table, "given", DataFileContent.DATA, given)
+    said = "to_json([many IS NULL, named IS NULL, deep.many IS NULL, len(many) = 0])::VARCHAR"
+    query = f"SELECT id, {said} AS said FROM records"
+    found, _ = read(job(query), tmp_path / "job")
+    no, yes = "[false,false,false,", "[true,true,true,null]"
+    assert [row["said"] for row in found] == [f"{no}false]", yes, f"{no}true]", yes, f"{no}false]"]
+
+
+def test_a_folder_of_the_job_is_no_column(shop: Catalog, tmp_path: Path) -> None:
+    """A folder such as id=9 is a column of each file below it for DuckDB, unless it is told."""
+    created(shop, ORDERS).append(orders(1, 2))
+    folder = tmp_path / "id=9" / "value=x"
+    folder.mkdir(parents=True)
+    assert ids(job(), folder / "job") == [1, 2]

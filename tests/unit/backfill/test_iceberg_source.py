@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -143,8 +144,14 @@ def test_columns_are_those_that_the_table_has_now(shop: Catalog, tmp_path: Path)
     assert [row["said"] for row in found] == [
         f'{{"id":{n},"at":"2026-01-01 0{n}:00:00+00","who":"{who}"}}' for n, who in ((1, "a"), (2, "b"))
     ]
-    with pytest.raises(SinkError, match=r"iceberg.shop.orders keeps no snapshot of that time.*take a time from 20"):
+
+
+def test_the_time_of_the_first_snapshot_can_be_given(shop: Catalog, tmp_path: Path) -> None:
+    created(shop, ORDERS).append(orders(1))
+    with pytest.raises(SinkError, match=r"iceberg.shop.orders keeps no snapshot of that time") as told:
         read(job(as_of=DAY - timedelta(days=9999)), tmp_path / "job")
+    [first] = re.findall(r"take a time from (\S+) on", str(told.value))
+    assert ids(job(as_of=datetime.fromisoformat(f"{first}+00:00")), tmp_path / "job") == [1]
 
 
 def test_deletes_of_other_engines(shop: Catalog, tmp_path: Path) -> None:
@@ -244,6 +251,9 @@ def test_catalogs_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         read(job(), tmp_path / "job")
     with pytest.raises(SinkError, match=r"no Iceberg catalog other that can be.*URI missing.*PYICEBERG_CATALOG__OTHER"):
         read(job(catalog="other"), tmp_path / "job")
+    for name, hint in (("my_lake", r"in .pyiceberg.yaml$"), ("my-lake", r"PYICEBERG_CATALOG__MY_LAKE__URI")):
+        with pytest.raises(SinkError, match=rf"no Iceberg catalog {name} that can.*{hint}"):
+            read(job(catalog=name), tmp_path / "job")
     with named_catalog("other", uri="mysql://me:secret@db/x"), pytest.raises(SinkError, match=r"//\.\.\.@db") as told:
         read(job(catalog="other"), tmp_path / "job")
     assert "secret" not in str(told.value)
@@ -260,7 +270,7 @@ def test_catalogs_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert ids(job(QUERY, catalog="other"), tmp_path / "job") == [1, 2]
         for path in data_files(tmp_path / "house"):
             path.write_bytes(b"PAR1 damaged")
-        with pytest.raises(SinkError, match=r"iceberg.other:shop.orders cannot be read.*ArrowInvalid"):
+        with pytest.raises(SinkError, match=r"file .*parquet of iceberg.other:shop.orders cannot be.*ArrowInvalid"):
             read(job(catalog="other"), tmp_path / "job")
 
 

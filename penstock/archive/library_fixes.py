@@ -1,13 +1,17 @@
-"""Changes of an archive's table, around two faults of pyiceberg 0.12.0: the only place that uses its private names."""
+"""Three faults of pyiceberg 0.12.0, and how they are avoided."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import pyarrow as reading
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableUpdate
+from pyiceberg.types import ListType, MapType
 
 
 class ArchiveTransaction(Transaction):
@@ -48,3 +52,34 @@ def thread_safe(change: Any) -> Any:
 
     change._build_manifest_evaluator = evaluator
     return change
+
+
+class NullKeepingVisitor(reading.ArrowProjectionVisitor):
+    """Reads a NULL list of structs, and a NULL map of structs, as NULL. The library makes them empty."""
+
+    def list(
+        self, list_type: ListType, list_array: pa.Array[Any] | None, value_array: pa.Array[Any] | None
+    ) -> pa.Array[Any] | None:
+        """A list in the columns that are asked for."""
+        return _with_nulls_of(list_array, super().list(list_type, list_array, value_array))
+
+    def map(
+        self,
+        map_type: MapType,
+        map_array: pa.Array[Any] | None,
+        key_result: pa.Array[Any] | None,
+        value_result: pa.Array[Any] | None,
+    ) -> pa.Array[Any] | None:
+        """A map in the columns that are asked for."""
+        return _with_nulls_of(map_array, super().map(map_type, map_array, key_result, value_result))
+
+
+def _with_nulls_of(array: pa.Array[Any] | None, projected: pa.Array[Any] | None) -> pa.Array[Any] | None:
+    if array is None or projected is None or projected.null_count == array.null_count:
+        return projected
+    kept: pa.Array[Any] = pc.if_else(array.is_null(), pa.scalar(None, projected.type), projected)
+    return kept
+
+
+# Where the library looks it up for each batch that it reads.
+reading.ArrowProjectionVisitor = NullKeepingVisitor  # type: ignore[misc]
