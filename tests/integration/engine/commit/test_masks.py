@@ -46,7 +46,7 @@ VALUE (email, card, note, amount, customer)
 MASK email HASHED WITH pii, card ENCRYPTED WITH pii, note DROPPED, customer.phone HASHED WITH pii"""
 SELECT = "AS SELECT email, card, note, amount, customer FROM sold"
 # What no topic but the input may hold.
-SECRETS = ("ann@x", "4111", "secret note", "555-123")
+SECRETS = ("ann@x", "4111-1111-22", "secret note", "555-123")
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def declared(clauses: str = "", select: str = SELECT, head: str = CLAUSES) -> St
 
 def sell(bootstrap: str, *amounts: int | str, email: str | None = "ann@x") -> None:
     customer = {"phone": "555-123", "town": "Aachen"}
-    sale = {"email": email, "card": "4111", "note": "secret note", "customer": customer, "at": AT}
+    sale = {"email": email, "card": "4111-1111-22", "note": "secret note", "customer": customer, "at": AT}
     send(bootstrap, [Record("sold", None, json.dumps(sale | {"amount": one}), timestamp=AT) for one in amounts])
 
 
