@@ -295,7 +295,7 @@ def test_the_command_line_tells_sends_and_discards(
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
     monkeypatch.setattr(dead_letters, "load", lambda: made)
-    monkeypatch.setattr(dead_letters, "partial_catalog", lambda: (made, []))
+    monkeypatch.setattr("penstock.catalog.partial_catalog", lambda: (made, []))
 
     def told(*command: str, code: int = 0) -> str:
         done = CliRunner().invoke(app, ["dead-letters", *command])

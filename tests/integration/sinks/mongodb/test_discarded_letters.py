@@ -69,8 +69,8 @@ def command(
     settings.cache_clear()
     monkeypatch.setattr(sinks, "session", session)
     monkeypatch.setattr(dead_letters, "connect", lambda: control)
-    for module in (sinks, dead_letters):
-        monkeypatch.setattr(module, "partial_catalog", lambda: (build([bills]), []))
+    for where in ("penstock.catalog", "penstock.cli.sinks"):
+        monkeypatch.setattr(f"{where}.partial_catalog", lambda: (build([bills]), []))
     yield run
     settings.cache_clear()
 
