@@ -83,7 +83,7 @@ def taken(limit: int, waiting: list[int]) -> list[int]:
         (100, [99, 99], False),
         (100, [99, 0], True),
         (100, [100, 0], False),
-    ],  # fmt: skip
+    ],
 )
 def test_a_batch_that_took_as_much_as_it_may_moves_nothing(limit: int, read: list[int], moves: bool) -> None:
     """Of one input; the other has little. Spark rounds down the share of each partition that has records."""
