@@ -32,7 +32,7 @@ class TombstoneIndex:
 
     def __init__(self, client: Client, bulk: ElasticsearchBulk, index: str, clock: Callable[[], datetime]) -> None:
         self._client, self._bulk, self._index, self._clock = client, bulk, index, clock
-        self._created = False
+        self._created = self._exists = False
 
     def create(self) -> None:
         """Create the index unless it exists, or an alias of its name."""
@@ -46,7 +46,11 @@ class TombstoneIndex:
 
     def read(self, ids: Sequence[str]) -> Iterator[tuple[str, int, Position | None]]:
         """See `Tombstones`."""
-        for start in range(0, len(ids), PAGE):
+        if not self._exists:
+            # Without the index, the answer to each page has an error for each of its ids.
+            with request_errors("to read tombstones"):
+                self._exists = bool(self._client.indices.exists(index=self._index))
+        for start in range(0, len(ids) if self._exists else 0, PAGE):
             # The answer leaves out ids that have no document.
             docs = get_documents(
                 self._client, "to read tombstones", "docs._source,docs._version",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pyarrow as pa
@@ -20,6 +22,7 @@ from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction
 from penstock.sinks.elasticsearch.client import connect, get_documents
 from penstock.sinks.elasticsearch.indexes import index_template
 from penstock.sinks.elasticsearch.mapping import differences, mapping
+from penstock.sinks.elasticsearch.tombstones import TombstoneIndex
 from penstock.sinks.elasticsearch.writer import IndexWriter
 from tests.support.elasticsearch import SHAPE, give, output, row, shaped
 
@@ -325,3 +328,11 @@ def test_no_url_or_a_wrong_one_says_what_to_set_and_keeps_the_password(monkeypat
     with pytest.raises(SinkError, match="not a valid URL") as e:
         IndexWriter.open(owner, [output("things")])
     assert "secret" not in str(e.value)
+
+
+def test_an_index_of_tombstones_that_is_not_there_costs_one_small_request() -> None:
+    asked: list[str] = []
+    client: Any = SimpleNamespace(indices=SimpleNamespace(exists=lambda index: asked.append(index)))
+    tombstones = TombstoneIndex(client, cast(ElasticsearchBulk, None), "things-tombstones", lambda: datetime.now(UTC))
+    assert list(tombstones.read([f"{n}" for n in range(10_000)])) == []
+    assert asked == ["things-tombstones"]
