@@ -332,7 +332,12 @@ def test_no_url_or_a_wrong_one_says_what_to_set_and_keeps_the_password(monkeypat
 
 def test_an_index_of_tombstones_that_is_not_there_costs_one_small_request() -> None:
     asked: list[str] = []
-    client: Any = SimpleNamespace(indices=SimpleNamespace(exists=lambda index: asked.append(index)))
+
+    def exists(*, index: str) -> bool:
+        asked.append(index)
+        return False
+
+    client: Any = SimpleNamespace(indices=SimpleNamespace(exists=exists))
     tombstones = TombstoneIndex(client, cast(ElasticsearchBulk, None), "things-tombstones", lambda: datetime.now(UTC))
     assert list(tombstones.read([f"{n}" for n in range(10_000)])) == []
     assert asked == ["things-tombstones"]
