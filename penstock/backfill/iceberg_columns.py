@@ -111,7 +111,8 @@ class TableColumns:
                     hint="name the columns that are to be read: RowsQuery(..., schema='id BIGINT, ...')",
                 )
         named = {name.lower(): column for name, column in zip(output, columns, strict=True)}
-        if (name := _plain_name(event_time)) and name not in named:
+        is_name = re.fullmatch(r"[A-Za-z_]\w*|`[^`]+`", event_time.strip())
+        if is_name and (name := _column_name(event_time)) not in named:
             raise DeclarationError(
                 f"{what}: its rows have no column {name}, which is their event time",
                 got=", ".join(output),
@@ -190,10 +191,9 @@ def _same_but_for_case(of: IcebergType) -> list[str]:
     return []
 
 
-def _plain_name(event_time: str) -> str:
-    """The name, in small letters, of an event time that is a column; empty for an expression."""
-    match = re.fullmatch(r"\s*(?:([A-Za-z_]\w*)|`([^`]+)`)\s*", event_time)
-    return (match[1] or match[2]).lower() if match else ""
+def _column_name(event_time: str) -> str:
+    """The name of the column, in small letters, if the event time is one."""
+    return event_time.strip().strip("`").lower()
 
 
 def _type(of: IcebergType) -> Type:
@@ -233,7 +233,7 @@ def _event_time_sql(event_time: str, columns: dict[str, NestedField]) -> tuple[s
     """SQL of the event time, and the expression of which it is a cast; empty if it is none."""
     if sql := event_time_sql(event_time, [Field(name, _type(one.field_type)) for name, one in columns.items()]):
         return f"({sql})", ""
-    name, expression = event_time.strip().strip("`").lower(), f"({event_time}\n)"
+    name, expression = _column_name(event_time), f"({event_time}\n)"
     if name in columns:
         expression = quote_name(name)
         if isinstance(columns[name].field_type, NANOSECONDS):
@@ -245,7 +245,7 @@ def _event_time_sql(event_time: str, columns: dict[str, NestedField]) -> tuple[s
 
 def _time_field(event_time: str, columns: dict[str, NestedField]) -> tuple[NestedField, int] | None:
     call = TIMESTAMP_CALL.fullmatch(event_time)
-    column = columns.get((call[2] if call else event_time.strip()).strip("`").lower())
+    column = columns.get(_column_name(call[2] if call else event_time))
     if column is None or "." in column.name:
         return None
     if call:

@@ -32,7 +32,7 @@ class TombstoneIndex:
 
     def __init__(self, client: Client, bulk: ElasticsearchBulk, index: str, clock: Callable[[], datetime]) -> None:
         self._client, self._bulk, self._index, self._clock = client, bulk, index, clock
-        self._created = self._exists = False
+        self._exists = False
 
     def create(self) -> None:
         """Create the index unless it exists, or an alias of its name."""
@@ -42,7 +42,7 @@ class TombstoneIndex:
             except BadRequestError as e:
                 if e.error not in EXISTS:
                     raise
-        self._created = True
+        self._exists = True
 
     def read(self, ids: Sequence[str]) -> Iterator[tuple[str, int, Position | None]]:
         """See `Tombstones`."""
@@ -63,7 +63,7 @@ class TombstoneIndex:
 
     def record(self, rows: Sequence[VersionedRow], result: SinkBatchResult) -> None:
         """See `Tombstones`."""
-        if not self._created:
+        if not self._exists:
             self.create()
         now = _ms(self._clock())
         actions = []
