@@ -53,7 +53,8 @@ BUSY, LOGIN = frozenset({408, 425, 429}), frozenset({401, 403, 419})
 """Statuses: those of a busy server, or of a proxy before it, beside those from 500 on; and those of a refused login."""
 # What the library raises of metadata that are cut off or damaged.
 DAMAGED = (
-    MetadataError, ResolveError, EOFError, ValueError, LookupError, TypeError, ArithmeticError, SystemError, zlib.error,
+    MetadataError, ResolveError, EOFError, ValueError, LookupError, TypeError, ArithmeticError, AssertionError,
+    AttributeError, MemoryError, SystemError, zlib.error,
 )  # fmt: skip
 DAMAGE_HINT = "see its message; if a file is damaged, restore it"
 # Another program was faster: what it did is found by the next try.
