@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from penstock.devstack.doctor import DoctorCheck, examine
 from penstock.devstack.platform import Platform
 from penstock.engine.checkpoint import file_managers
+from penstock.engine.jvm import heartbeat_watermark
 from penstock.java import jars
 
 # The checks of `penstock doctor` that concern an image; the others look for what runs.
@@ -25,6 +26,7 @@ def main() -> None:
     jars.ensure("connector")
     for manager in (file_managers.LOCAL, file_managers.CONDITIONAL):
         file_managers.jar_of(manager)
+    heartbeat_watermark.jar()
     if wrong := faults(examine(Platform())):
         sys.exit("\n".join(wrong))
 

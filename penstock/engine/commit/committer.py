@@ -25,6 +25,7 @@ from penstock.engine.faults.poison_search import PoisonSearch
 from penstock.engine.jvm.bridge import BatchExecution, fair_turn
 from penstock.engine.operations.reset import Reset, activate_reset
 from penstock.engine.query.encode import encode_rows, split_by_output
+from penstock.engine.query.heartbeat_batches import HeartbeatBatches
 from penstock.engine.query.upstream import UpstreamProgress, open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.state.fold_store import fold_store
@@ -85,6 +86,7 @@ class BatchCommitter:
         self._upstream: UpstreamProgress | None = None
         self._rejects: RejectFinder
         self._watermark: Watermark
+        self._heartbeats = HeartbeatBatches(stream, spark, bootstrap)
         self.folds = fold_store(stream.name, spark, checkpoint.path)
         self._splitter = BatchSplitter(stream, spark, bootstrap, checkpoint, out_of_memory=out_of_memory)
         search = PoisonSearch(stream, spark, bootstrap, self._rows_of_inputs, checkpoint.path)
@@ -163,11 +165,10 @@ class BatchCommitter:
             self._stream, self._bootstrap, self._upstream_streams, planned.batch_id if planned else -1
         )
         committed = self.committed
-        goes_on = committed.query == self._checkpoint.query_id or (
-            self.reset and self.reset.continues == (committed.query, committed.batch)
-        )
-        time = committed.event_time if goes_on else None
-        self._watermark = Watermark(self._stream, self._splitter, self._upstream, time or 0)
+        continued = self.reset.continues if self.reset else None
+        goes_on = committed.query == self._checkpoint.query_id or continued == (committed.query, committed.batch)
+        came_to = (committed.event_time or 0) if goes_on else 0
+        self._watermark = Watermark(self._stream, self._splitter, self._upstream, came_to)
 
     def quiesce(self, timeout: float) -> None:
         """Let no further batch begin, and wait for the present one, for so many seconds at most."""
@@ -177,8 +178,9 @@ class BatchCommitter:
             self._committing.release()
 
     def close(self) -> None:
-        """Close the stores."""
+        """Close the stores, and what reads topics."""
         self._stores.close()
+        self._heartbeats.close()
         upstream, self._upstream = self._upstream, None
         if upstream:
             upstream.close()
@@ -204,6 +206,7 @@ class BatchCommitter:
         self.started_batch = batch_id
         query = self._query()
         query_id = str(query.id)
+        self._heartbeats.watch(query)
         # 1. Make what the batch reads, its tables and its folds' state, that of this batch.
         self._tables.advance(query_id, batch_id, self._stopping.is_set)
         if self._upstream:

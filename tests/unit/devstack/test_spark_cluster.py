@@ -33,7 +33,7 @@ CLUSTER = "spark://127.0.0.1:17077"
 @pytest.fixture(autouse=True)
 def plain(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     monkeypatch.setattr("penstock.java.jars.jars_of", lambda _: [Path("/jars/connector.jar")])
-    monkeypatch.setattr("penstock.engine.checkpoint.file_managers.jar_of", lambda _: Path("/jars/manager.jar"))
+    monkeypatch.setattr("penstock.java.spark_classes.jar_of", lambda source: Path(f"/jars/{source.stem}.jar"))
     monkeypatch.setattr("penstock.java.aot_cache.options", lambda: ["-XX:AOTCache=driver.aot"])
 
 
@@ -224,7 +224,8 @@ def test_the_drivers_class_path_is_the_one_its_cache_was_made_for() -> None:
 def test_executors_elsewhere_fetch_the_connector() -> None:
     here, far = session.submit_conf("shop", CLUSTER), session.submit_conf("shop", "spark://far:7077")
     assert here["spark.executor.extraClassPath"] == "/jars/connector.jar"
-    assert (here["spark.jars"], far["spark.jars"]) == ("/jars/manager.jar", "/jars/connector.jar,/jars/manager.jar")
+    own = "/jars/LocalCheckpointFileManager.jar,/jars/HeartbeatWatermarkTracker.jar"
+    assert (here["spark.jars"], far["spark.jars"]) == (own, f"/jars/connector.jar,{own}")
     assert "AOTCache" in here["spark.executor.extraJavaOptions"]
     assert "AOTCache" not in far["spark.executor.extraJavaOptions"]
     assert here["spark.driver.host"] == "127.0.0.1"

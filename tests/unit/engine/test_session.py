@@ -10,6 +10,7 @@ import pytest
 from penstock.engine import session
 from penstock.engine.checkpoint import file_managers, s3a
 from penstock.errors import SettingError, SinkError
+from penstock.java import spark_classes
 from penstock.settings import settings
 
 
@@ -17,7 +18,7 @@ from penstock.settings import settings
 def plain(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     monkeypatch.setattr("penstock.java.jars.jars_of", lambda _: [])
     monkeypatch.setattr("penstock.java.aot_cache.options", list)
-    monkeypatch.setattr(file_managers, "jar_of", lambda _: Path("/jars/manager.jar"))
+    monkeypatch.setattr(spark_classes, "jar_of", lambda source: Path(f"/jars/{source.stem}.jar"))
 
 
 def test_what_was_measured_best_is_the_default() -> None:
@@ -27,7 +28,7 @@ def test_what_was_measured_best_is_the_default() -> None:
     assert (conf["spark.sql.session.timeZone"], conf["spark.executorEnv.TZ"]) == ("UTC", "UTC")
     assert conf["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == "true"
     assert conf["spark.sql.streaming.checkpointFileManagerClass"] == file_managers.LOCAL
-    assert conf["spark.jars"] == "/jars/manager.jar"
+    assert conf["spark.jars"] == "/jars/LocalCheckpointFileManager.jar,/jars/HeartbeatWatermarkTracker.jar"
 
 
 @pytest.mark.parametrize(("memory", "results"), [("768m", "402653184b"), ("1G", "536870912b"), ("1024", "536870912b")])
@@ -79,7 +80,7 @@ def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own
     settings.cache_clear()
     conf = session.submit_conf("shop")
     assert conf["spark.sql.streaming.checkpointFileManagerClass"] == "penstock.ConditionalCheckpointFileManager"
-    assert conf["spark.jars"] == "/jars/client.jar,/jars/conditional.jar"
+    assert conf["spark.jars"] == "/jars/client.jar,/jars/conditional.jar,/jars/HeartbeatWatermarkTracker.jar"
     # What its cache was made for.
     assert conf["spark.driver.extraClassPath"] == before["spark.driver.extraClassPath"]
     given = {
@@ -91,7 +92,7 @@ def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own
     assert (given["access.key"], given["secret.key"]) == ("me", "word")
     assert not any("word" in value for name, value in conf.items() if not name.startswith(s3a.HADOOP_PREFIX))
     far = session.submit_conf("shop", "spark://far:7077")["spark.jars"].split(",")
-    assert far == ["/jars/client.jar", "/jars/conditional.jar"]
+    assert far == conf["spark.jars"].split(",")
 
 
 def test_an_object_store_for_checkpoints_must_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
