@@ -281,7 +281,7 @@ class StreamRun:
             # If the driver died right after the start, nothing else would say what the first state is made of.
             self._plan.store(fingerprint)
         self._query = writer.start()
-        self._polling = PollingDelay(self._query, self.stream.every)
+        self._polling = PollingDelay(self._query, self.stream.every, self.stream.output_mode.heartbeat_schedule)
         if has_commits:
             self._plan.store(fingerprint)
         self.lineage.started(lambda: frame_columns(self.stream, rows, tables))
