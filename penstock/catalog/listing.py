@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.graph import Graph, graph
 from penstock.catalog.graph_layout import layout_graph
+from penstock.model.archive import Archive
 from penstock.model.declaration import CatalogNode, Declared, Kind
 from penstock.model.mask import Mask
 from penstock.model.output_mode import OutputMode, millis
@@ -41,6 +42,7 @@ class CatalogRow:
         description: of a backfill.
         behind_ms: delay of its watermark behind the newest records, with that of the streams that write what it reads.
         masks: of its outputs, as the clause MASK writes them.
+        table: of an archive, the name of its Iceberg table.
     """
 
     kind: Kind
@@ -54,6 +56,7 @@ class CatalogRow:
     description: str = ""
     behind_ms: int = 0
     masks: Sequence[str] = ()
+    table: str = ""
 
 
 def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
@@ -73,7 +76,7 @@ def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
         CatalogRow(
             d.kind, d.name, d.app, d.reads, d.writes, output_modes.get(d.name, ""), d.name in runnable,
             d.location.removeprefix(f"{settings().project}/"), descriptions.get(d.name, ""), delays.get(d.name, 0),
-            masks[d.name],
+            masks[d.name], d.table_name if isinstance(d, Archive) else "",
         )
         for d in declarations
     ]  # fmt: skip

@@ -258,16 +258,24 @@ def test_archives_and_views_are_shown_with_what_runs_them(control: Control) -> N
         row(name="fleet@2", app="views-2"),
     ]
     declarations = declared(
-        {"name": "kept", "kind": "archive", "reads": topic, "writes": bucket, "masks": []},
-        {"name": "off", "kind": "archive", "reads": topic, "writes": bucket, "masks": ["key HASHED"], "runs": False},
+        {"name": "kept", "kind": "archive", "reads": topic, "writes": bucket, "masks": [], "table": "penstock.kept"},
+        {
+            "name": "off",
+            "kind": "archive",
+            "reads": topic,
+            "writes": bucket,
+            "masks": ["key HASHED"],
+            "runs": False,
+            "table": "lake.off",
+        },
         {"name": "fleet", "kind": "view", "reads": topic, "masks": []},
         {"name": "agents", "kind": "panel"},
     )
     data = moment(rows, replace(declarations, panels={"agents": {"title": "Agents", "view": "fleet"}}))
     control.record_partitions("kept", [("2026-01-01T01", 1), ("2026-01-01T02", 1)])
     kept, off = archives_views.archive_list(data, control)["archives"]
-    assert [kept[k] for k in ("place", "topic", "newest_closed_hour", "state", "lag", "rows_per_s")] == [
-        "bucket:lake/orders", "orders", "2026-01-01T02", "running", 3, 120.0,
+    assert [kept[k] for k in ("table", "place", "topic", "newest_closed_hour", "state", "lag", "rows_per_s")] == [
+        "penstock.kept", "bucket:lake/orders", "orders", "2026-01-01T02", "running", 3, 120.0,
     ]  # fmt: skip
     assert (off["state"], off["newest_closed_hour"], off["runs"], off["masks"]) == (None, None, False, ["key HASHED"])
     shown = archives_views.view_list(data)

@@ -6,11 +6,11 @@ import { linkTo } from "../router.js";
 import { Replaced, reason, scrolled, table, undeclared } from "../rows.js";
 import { StateButton } from "../state.js";
 
-const COLUMNS = ["Archive", "Of", "Lies in", "State", "*Rows/s", "*Lag", "Closed hour"];
+const COLUMNS = ["Archive", "Of", "Table", "Lies in", "State", "*Rows/s", "*Lag", "Closed hour"];
 const HINTS = { "Closed hour": "The newest hour of event time that is complete, of archives with asset events" };
 
 const row = (data) => (archive) => {
-  const { name, location, topic, place, state, newest_closed_hour: hour } = archive;
+  const { name, location, topic, table: iceberg, place, state, newest_closed_hour: hour } = archive;
   const pill = state && new StateButton(name);
   pill?.show(state, archive.why, data);
   return h(
@@ -18,6 +18,7 @@ const row = (data) => (archive) => {
     { "data-state": state },
     h("th", { scope: "row", title: location }, state ? h("a", linkTo(["streams", name]), name) : name, reason(archive.why)),
     h("td", { class: "what" }, topic),
+    h("td", { class: "what" }, iceberg),
     h("td", { class: "places" }, place),
     h("td", {}, pill?.node ?? h("span", { class: "muted" }, "not running")),
     h("td", { class: "n" }, f.count(archive.rows_per_s)),
@@ -40,7 +41,7 @@ export class ArchivesView {
 
   show(data) {
     const { archives } = data;
-    const key = [data.declarations_known, ...archives.map((one) => [one.name, one.topic, one.place, one.state, one.why, f.count(one.rows_per_s), f.count(one.lag), one.newest_closed_hour])];
+    const key = [data.declarations_known, ...archives.map((one) => [one.name, one.topic, one.table, one.place, one.state, one.why, f.count(one.rows_per_s), f.count(one.lag), one.newest_closed_hour])];
     this.list.show(key, () =>
       archives.length
         ? table("list", COLUMNS, archives.map(row(data)), HINTS)

@@ -27,6 +27,7 @@ def archive_list(data: PageData, control: Control) -> dict[str, Any]:
                 **_declared(row),
                 "topic": row["reads"][0]["name"],
                 "place": row["writes"][0]["name"],
+                "table": row["table"],
                 "newest_closed_hour": hours.get(name),
                 **_figures(data.streams.get(name)),
             }
