@@ -99,7 +99,7 @@ def _read(spark: SparkSession) -> int:
         return 0
     (topic, partition_read), lasts = full[0], {p: ends.get((t, p), 0) for t, p in partitions}
     starts = lasts | {partition_read: firsts[topic, partition_read]}
-    return topic_records(spark, topic, bootstrap, {topic: starts}, {topic: lasts}).count()
+    return topic_records(spark, bootstrap, {topic: starts}, {topic: lasts}).count()
 
 
 def _short(text: str) -> str:

@@ -201,9 +201,7 @@ def _parts_from_output(
     began, ends = int(time.time() * 1000), _output_ends(query.topic, bootstrap)
     starts = first_offsets(admin(bootstrap), ends, bootstrap)
     records = sum(end - starts[partition] for partition, end in ends.items())
-    frame = source.topic_records(spark, query.topic, bootstrap, by_topic(starts), by_topic(ends)).select(
-        *RECORD_COLUMNS
-    )
+    frame = source.topic_records(spark, bootstrap, by_topic(starts), by_topic(ends)).select(*RECORD_COLUMNS)
     parts = _write_parts(stream, frame, ("key",), query, writer, context, records)
     check_tombstones_kept(query.topic, began, bootstrap, "output", "rebuild it again")
     return parts, records

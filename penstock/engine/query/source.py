@@ -172,10 +172,9 @@ def records_between(
     fail_on_loss: bool = False,
 ) -> DataFrame:
     """The raw records of an input between offsets. fail_on_loss: whether missing records are an error."""
-    reader = spark.read.format("kafka").options(**_options(input_, bootstrap))
-    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-    reader = reader.option("failOnDataLoss", "true") if fail_on_loss else reader
-    return _share(reader.load(), input_)
+    options = {**_settings(bootstrap), **({"includeHeaders": "true"} if input_.record else {})}
+    options |= {"failOnDataLoss": "true"} if fail_on_loss else {}
+    return _share(_between(spark, starts, ends, options), input_)
 
 
 def _share(rows: DataFrame, input_: Input) -> DataFrame:
@@ -250,14 +249,16 @@ def next_offsets_before_first_batch(
     return next_offsets
 
 
-def topic_records(
-    spark: SparkSession, topic: str, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets
-) -> DataFrame:
-    """The raw records of a topic between offsets."""
-    options = {**_settings(bootstrap), "subscribe": topic, "failOnDataLoss": "true"}
-    reader = spark.read.format("kafka").options(**options)
-    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-    return reader.load()
+def topic_records(spark: SparkSession, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets) -> DataFrame:
+    """The raw records between offsets."""
+    return _between(spark, starts, ends, {**_settings(bootstrap), "failOnDataLoss": "true"})
+
+
+def _between(spark: SparkSession, starts: TopicOffsets, ends: TopicOffsets, options: Mapping[str, str]) -> DataFrame:
+    """Exactly these partitions: a topic that is read by its name must not have others, as one that was added since."""
+    partitions = json.dumps({topic: [*parts] for topic, parts in ends.items()})
+    reader = spark.read.format("kafka").options(**options).option("assign", partitions)
+    return reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends)).load()
 
 
 def _settings(bootstrap: str) -> dict[str, str]:

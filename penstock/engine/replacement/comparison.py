@@ -171,7 +171,7 @@ class OutputComparison:
             if upto == begins:
                 continue
             target = self._folder / topic / f"{sum(begins.values())}"
-            frame = source.topic_records(spark, topic, self._bootstrap, {topic: begins}, {topic: upto})
+            frame = source.topic_records(spark, self._bootstrap, {topic: begins}, {topic: upto})
             frame = frame.where(~F.col("key").eqNullSafe(F.lit(HEARTBEAT_KEY)))
             # Of a process that was killed, the same range is read again.
             frame.select("key", "value", "partition", "offset").write.mode("overwrite").parquet(str(target))
