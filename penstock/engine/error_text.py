@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+CALL = "An error occurred while calling "
+
 
 def root_message(cause: BaseException | None) -> str:
     """The line that says what went wrong: Spark wraps an error in stack traces of Java and Python."""
@@ -9,9 +11,6 @@ def root_message(cause: BaseException | None) -> str:
         return "the query ended by itself"
     lines = str(cause).splitlines()
     message = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
-    if message.startswith("An error occurred while calling "):
-        # The error follows the call.
-        message = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), message)
     behind_traceback = False
     for line in lines:
         if "Traceback (most recent call last):" in line:
@@ -20,4 +19,7 @@ def root_message(cause: BaseException | None) -> str:
             message, behind_traceback = line, False
         elif line.startswith("Caused by: "):
             message = line.removeprefix("Caused by: ")
+    if CALL in message:
+        # The error follows the call.
+        message = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), message)
     return message.removeprefix("penstock.errors.")[:1000]

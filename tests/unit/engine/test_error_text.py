@@ -23,6 +23,13 @@ Caused by: java.io.IOException: No space left on device
 	at y"""
 
 BROKEN = "BrokerError: stream a could not commit a batch; got: timed out"
+CALLED = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
+  File "z.py", line 3, in find
+    raise Py4JJavaError(
+py4j.protocol.Py4JJavaError: An error occurred while calling o8.toPythonIterator.
+: org.apache.spark.KafkaIllegalStateException: Partitions do not match.
+Specified: Set(a-0)
+	at org.apache.spark.Kafka"""
 
 
 @pytest.mark.parametrize(
@@ -32,6 +39,8 @@ BROKEN = "BrokerError: stream a could not commit a batch; got: timed out"
         (RuntimeError(PYTHON), BROKEN),
         (RuntimeError(PYTHON.replace("    raise e\n", "    raise e\nTraceback (most recent call last):\n")), BROKEN),
         (RuntimeError(JAVA), "java.io.IOException: No space left on device"),
+        (RuntimeError(CALLED), "org.apache.spark.KafkaIllegalStateException: Partitions do not match."),
+        (RuntimeError(f"{CALLED}\nCaused by: java.io.IOException: no"), "java.io.IOException: no"),
         (ValueError("plain"), "plain"),
         (
             RuntimeError("An error occurred while calling o4.rename.\n: java.io.IOException: no\n\tat x"),
