@@ -60,12 +60,13 @@ class HeartbeatBatches:
             The earliest of the partitions' last heartbeats; None if there is another record, a partition without a
             heartbeat, or no answer.
         """
-        ranges = {
-            (topic, partition): (start.get(topic, {}).get(partition, 0), end)
-            for start, ends in sources
-            for topic, parts in ends.items()
-            for partition, end in parts.items()
-        }
+        ranges: dict[tuple[str, int], tuple[int, int]] = {}
+        for start, ends in sources:
+            for topic, partition, end in ((t, p, end) for t, parts in ends.items() for p, end in parts.items()):
+                read = start.get(topic, {}).get(partition, 0), end
+                if ranges.setdefault((topic, partition), read) != read:
+                    # Two inputs read a topic, and one of them does not come to its heartbeats in this batch.
+                    return None
         if not ranges or not all(1 <= end - start <= MAX_RECORDS for start, end in ranges.values()):
             return None
         if self._consumer is None:

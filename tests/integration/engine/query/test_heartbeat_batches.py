@@ -181,6 +181,8 @@ def test_of_other_records_or_partitions_without_one_there_is_no_time(spark: Spar
         assert reader.time([(ends(1, 1), ends(2, 1))]) is None, "a partition without a heartbeat"
         assert reader.time([(ends(0, 0), ends(2, 2)), (ends(0, 0), ends(0, 0))]) is None, "a silent input"
         assert reader.time([(ends(1, 1), ends(2, 2))]) == AT + 10, "after all of these it reads on"
+        assert reader.time([(ends(1, 1), ends(2, 2))] * 2) == AT + 10, "two inputs of one topic"
+        assert reader.time([(ends(0, 0), ends(1, 1)), (ends(0, 0), ends(2, 2))]) is None, "one of them is behind"
         assert MAX_RECORDS < 4
         assert reader.time([(ends(0, 0), ends(4, 4))]) is None, "a backlog"
 
