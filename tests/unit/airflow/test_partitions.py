@@ -25,6 +25,7 @@ from tests.chaos.projects import other_project
 from tests.support.airflow_tasks import first
 from tests.support.caches import clear_caches
 from tests.support.control_tables import create_tables
+from tests.support.random_cases import seeds
 
 KEYS = [f"2026-01-{day:02}T{hour:02}:00:00" for day in range(1, 5) for hour in range(24)]
 DECLARED = """
@@ -108,7 +109,7 @@ class FakeAirflow:
         return [(name, key, run) for (name, _), key, run in self.events]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(3, 10))
 def test_each_partition_has_one_event_whatever_is_killed(control: Control, seed: int) -> None:
     from penstock.airflow.partitions import settle
 
