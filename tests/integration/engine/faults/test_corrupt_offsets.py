@@ -105,8 +105,8 @@ CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
 def send_packed(bootstrap: str, codec: str, *sent: Record) -> None:
-    """Send records as one compressed batch."""
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 1000})
+    """Send records as one compressed batch: only the flush ends the linger."""
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 120_000})
     for one in sent:
         producer.produce(one.topic, value=one.value, partition=0, timestamp=one.timestamp)
     assert producer.flush(30) == 0
