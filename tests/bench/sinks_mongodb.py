@@ -1,6 +1,6 @@
 """Documents a second into MongoDB: a sink, its writer alone, the client's own bulk_write, MongoDB's Kafka connector.
 
-python -m tests.bench.sinks_mongodb     all four in turn; the server is the embedded one, the same for all
+python -m tests.bench.sinks_mongodb     all four in turn, of the embedded server, and of FerretDB where Go is found
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pymongo import MongoClient, ReplaceOne
 from penstock.devstack.servers.base import ManagedServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
-from penstock.devstack.servers.mongodb import MongoDBServer as Server
+from penstock.devstack.servers.mongodb import MongoDBServer
 from penstock.host import ports
 from penstock.host.ports import free_port
 from penstock.java import jar_sets, jars, runtime
@@ -38,6 +38,7 @@ from penstock.sinks.mongodb.writer import MongoWriter
 from penstock.streams import Topic
 from tests.bench.common import table, write
 from tests.bench.debezium import PREFIX as DEBEZIUM
+from tests.bench.ferretdb import FerretDB
 from tests.chaos.drivers import drivers
 from tests.support.mongodb import Row
 from tests.support.mongodb import table as rows_of
@@ -45,6 +46,9 @@ from tests.support.wait import wait_until
 
 DATABASE, TOPIC = "bench", "orders"
 BATCH, PARALLEL = 5000, 2
+# FerretDB reads its whole collection for each replacement, whoever asks for it.
+FERRETDB_DOCUMENTS = 2000
+CLIENT = "the client's own bulk_write, from memory"
 KIND = pa.struct([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64()), ("note", pa.string())])
 DECLARED = f"""UPSERT INTO mongodb.{DATABASE}.sink
 READ {TOPIC} AS JSON (id BIGINT NOT NULL, name STRING, amount DOUBLE, note STRING)
@@ -133,7 +137,7 @@ class Place:
 
     home: Path
     broker: Broker
-    server: Server
+    server: MongoDBServer | FerretDB
     client: MongoClient[Any]
     documents: int
     rates: dict[str, list[float]] = field(default_factory=dict)
@@ -161,7 +165,8 @@ def document(number: int) -> dict[str, Any]:
 
 
 def _parts(documents: int) -> list[range]:
-    return [range(at, min(at + BATCH, documents)) for at in range(0, documents, BATCH)]
+    size = min(BATCH, documents // PARALLEL)
+    return [range(at, min(at + size, documents)) for at in range(0, documents, size)]
 
 
 def _bare(at: Place) -> Callable[[], object]:
@@ -216,31 +221,42 @@ def _sink(at: Place, mariadb: MariaDB, number: int) -> None:
     settings.cache_clear()
 
 
-def main(*, documents: int = 50_000, times: int = 3, sink: bool = True, connect: bool = True) -> None:
+def measure(server: MongoDBServer | FerretDB, documents: int, times: int) -> dict[str, list[float]]:
+    """Documents a second of each way into one server, by way."""
     with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        home = server.home
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
-        server = stack.enter_context(Server(home, port=free_port()))
+        stack.enter_context(server)
         client = stack.enter_context(MongoClient[Any](server.url))
-        mariadb = stack.enter_context(MariaDB(home=home, port=free_port())) if sink else None
+        mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
         at = Place(home, broker, server, client, documents)
         _fill(broker.bootstrap, documents)
         bare, writer = _bare(at), _writer(at)
         for number in range(times):
-            at.run("the client's own bulk_write, from memory", bare)
+            at.run(CLIENT, bare)
             at.run("a sink's writer, from memory", writer)
-            if mariadb:
-                _sink(at, mariadb, number)
-            if connect:
-                with Connector(home / f"connect-{number}", broker.bootstrap, server.url):
-                    at.run("MongoDB's Kafka connector, from the topic", lambda: None, awaited="connect")
+            _sink(at, mariadb, number)
+            with Connector(home / f"connect-{number}", broker.bootstrap, server.url):
+                at.run("MongoDB's Kafka connector, from the topic", lambda: None, awaited="connect")
             client.drop_database(DATABASE)
-    ceiling = statistics.median(at.rates["the client's own bulk_write, from memory"])
-    found = {way: statistics.median(rates) for way, rates in at.rates.items()}
-    rows = [[way, f"{rate:,.0f}", f"{rate / ceiling:.0%}"] for way, rate in found.items()]
-    about = f"{documents:,} documents of four fields, {PARALLEL} requests at once; medians of {times}."
-    text = f"{about}\n\n{table(['', 'documents/s', 'of the client'], rows)}"
-    write("sinks-mongodb", text, {"rate, documents/s": at.rates}, chart="rate, documents/s")
+    return at.rates
+
+
+def main(*, documents: int = 50_000, times: int = 3) -> None:
+    rows, figures = [], {}
+    for name in ("mongo-java-server", *(["FerretDB"] if FerretDB.can_be_built() else [])):
+        with tempfile.TemporaryDirectory() as folder:
+            kind, size = (FerretDB, FERRETDB_DOCUMENTS) if name == "FerretDB" else (MongoDBServer, documents)
+            rates = measure(kind(Path(folder), port=free_port()), size, times)
+        ceiling = statistics.median(rates[CLIENT])
+        for way, found in rates.items():
+            rate = statistics.median(found)
+            rows.append([name, way, f"{rate:,.0f}", f"{rate / ceiling:.0%}"])
+            figures[f"{name}: {way}"] = found
+    about = f"{documents:,} documents of four fields, {FERRETDB_DOCUMENTS:,} in FerretDB; "
+    about += f"{PARALLEL} requests at once; medians of {times}."
+    text = f"{about}\n\n{table(['server', '', 'documents/s', 'of the client'], rows)}"
+    write("sinks-mongodb", text, {"rate, documents/s": figures}, chart="rate, documents/s")
 
 
 if __name__ == "__main__":
