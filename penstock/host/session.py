@@ -109,7 +109,8 @@ class ProcessSession:
 
     def leader_gone(self) -> bool:
         """Whether the leader is gone and others of the session live on: nothing good comes of them."""
-        return bool(self.members()) and not self.leader_alive()
+        # Its members are found by a look at each process of the host.
+        return not self.leader_alive() and bool(self.members())
 
     def members(self) -> list[Member]:
         """What lives of it on this host, its leader first."""
