@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from penstock.devstack.doctor import DoctorCheck, examine
 from penstock.devstack.platform import Platform
 from penstock.engine.checkpoint import file_managers
-from penstock.engine.jvm import heartbeat_watermark
+from penstock.engine.jvm import java_classes
 from penstock.java import jars
 
 # The checks of `penstock doctor` that concern an image; the others look for what runs.
@@ -26,7 +26,7 @@ def main() -> None:
     jars.ensure("connector")
     for manager in (file_managers.LOCAL, file_managers.CONDITIONAL):
         file_managers.jar_of(manager)
-    heartbeat_watermark.jar()
+    java_classes.jars()
     if wrong := faults(examine(Platform())):
         sys.exit("\n".join(wrong))
 

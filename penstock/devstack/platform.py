@@ -25,7 +25,7 @@ from penstock.devstack.servers.meter import MetricsCollectorServer
 from penstock.devstack.servers.shared_session import SharedSessionServer
 from penstock.devstack.servers.spark import Master, SparkCluster
 from penstock.engine.checkpoint import file_managers, s3a
-from penstock.engine.jvm import heartbeat_watermark
+from penstock.engine.jvm import java_classes
 from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import process, session
 from penstock.host.files import locked, make_private, owner_only
@@ -219,7 +219,7 @@ class Platform:
             s3a.s3a_jars()
         else:
             file_managers.jar_of(file_managers.LOCAL)
-        heartbeat_watermark.jar()
+        java_classes.jars()
         if self.mariadb and not self.mariadb.running():
             with report.step("Looking for MariaDB") as step:
                 step.say(f"from {mariadb_binaries.find(step.tick).source}")

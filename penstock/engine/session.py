@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import file_managers, s3a
 from penstock.engine.executor_code import EXECUTOR_FOLDER
-from penstock.engine.jvm import heartbeat_watermark
+from penstock.engine.jvm import java_classes
 from penstock.engine.jvm.polling_delay import SHORTEST_MS
 from penstock.engine.jvm.shared_jvm import DRIVER_CONF
 from penstock.engine.spark_security import security_conf
@@ -143,7 +143,7 @@ def _submit_conf(
         hidden = s3a.spark_conf(s.checkpoint_root)
     else:
         more = []
-    more = [*more, heartbeat_watermark.jar()]
+    more = [*more, *java_classes.jars()]
     # At the end of the class path: the JVM's cache is valid for the path before.
     if fetched := [*filter(None, [conf.get("spark.jars")]), *map(str, more)]:
         conf["spark.jars"] = ",".join(fetched)

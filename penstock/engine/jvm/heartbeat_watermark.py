@@ -9,10 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-
-from penstock.java import spark_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,17 +19,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).parent / "java" / "HeartbeatWatermarkTracker.java"
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 HeartbeatTime = Callable[[list[tuple["TopicOffsets", "TopicOffsets"]]], int | None]
 """The epoch ms of the heartbeats between the first and next offsets of each source; None if there is another record, or
 a partition without a heartbeat."""
-
-
-def jar() -> Path:
-    """The jar that Spark's JVM needs, compiled where it is missing."""
-    return spark_classes.jar_of(SOURCE)
 
 
 def watch(query: StreamingQuery, spark: SparkSession, delay_ms: int, heartbeat_time: HeartbeatTime) -> None:

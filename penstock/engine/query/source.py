@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.codec import columnar
+from penstock.engine.jvm.batch_constant import batch_time
 from penstock.engine.query import decode, trace_context
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_ids
@@ -93,7 +94,7 @@ def input_stream(
     values = raw.where("value IS NOT NULL") if input_.splits_tombstones else raw
     carried = traces and trace_context.is_carried(stream, input_)
     observed = trace_context.observe_contexts(values, name) if traces else values
-    rows = decode.decode_records(observed, input_, F.current_timestamp(), trace=carried)
+    rows = decode.decode_records(observed, input_, batch_time(spark), trace=carried)
     rows = (
         decode.drop_bad_records(rows, input_, f"bad_{name}")
         if input_.schema

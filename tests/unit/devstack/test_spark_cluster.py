@@ -224,7 +224,7 @@ def test_the_drivers_class_path_is_the_one_its_cache_was_made_for() -> None:
 def test_executors_elsewhere_fetch_the_connector() -> None:
     here, far = session.submit_conf("shop", CLUSTER), session.submit_conf("shop", "spark://far:7077")
     assert here["spark.executor.extraClassPath"] == "/jars/connector.jar"
-    own = "/jars/LocalCheckpointFileManager.jar,/jars/HeartbeatWatermarkTracker.jar"
+    own = "/jars/LocalCheckpointFileManager.jar,/jars/BatchConstant.jar,/jars/HeartbeatWatermarkTracker.jar"
     assert (here["spark.jars"], far["spark.jars"]) == (own, f"/jars/connector.jar,{own}")
     assert "AOTCache" in here["spark.executor.extraJavaOptions"]
     assert "AOTCache" not in far["spark.executor.extraJavaOptions"]

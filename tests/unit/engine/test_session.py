@@ -21,6 +21,9 @@ def plain(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     monkeypatch.setattr(spark_classes, "jar_of", lambda source: Path(f"/jars/{source.stem}.jar"))
 
 
+OWN_JARS = "/jars/BatchConstant.jar,/jars/HeartbeatWatermarkTracker.jar"
+
+
 def test_what_was_measured_best_is_the_default() -> None:
     conf = session.submit_conf("shop")
     assert conf["spark.app.name"] == "penstock-shop"
@@ -28,7 +31,7 @@ def test_what_was_measured_best_is_the_default() -> None:
     assert (conf["spark.sql.session.timeZone"], conf["spark.executorEnv.TZ"]) == ("UTC", "UTC")
     assert conf["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == "true"
     assert conf["spark.sql.streaming.checkpointFileManagerClass"] == file_managers.LOCAL
-    assert conf["spark.jars"] == "/jars/LocalCheckpointFileManager.jar,/jars/HeartbeatWatermarkTracker.jar"
+    assert conf["spark.jars"] == f"/jars/LocalCheckpointFileManager.jar,{OWN_JARS}"
 
 
 @pytest.mark.parametrize(("memory", "results"), [("768m", "402653184b"), ("1G", "536870912b"), ("1024", "536870912b")])
@@ -80,7 +83,7 @@ def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own
     settings.cache_clear()
     conf = session.submit_conf("shop")
     assert conf["spark.sql.streaming.checkpointFileManagerClass"] == "penstock.ConditionalCheckpointFileManager"
-    assert conf["spark.jars"] == "/jars/client.jar,/jars/conditional.jar,/jars/HeartbeatWatermarkTracker.jar"
+    assert conf["spark.jars"] == f"/jars/client.jar,/jars/conditional.jar,{OWN_JARS}"
     # What its cache was made for.
     assert conf["spark.driver.extraClassPath"] == before["spark.driver.extraClassPath"]
     given = {
