@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.devstack.servers.base import ManagedServer
+from penstock.devstack.servers.mongodb import MongoDBServer
 from penstock.errors import HostError
-from penstock.host import files, ports, process
+from penstock.host import files, process
 from penstock.settings import settings
 
 VERSION = "v1.24.2"
@@ -39,37 +38,16 @@ def _program() -> Path:
     return target / "ferretdb"
 
 
-class FerretDB(ManagedServer):
-    """A private server without passwords, on loopback."""
-
+class FerretDB(MongoDBServer):
     name: str = "ferretdb"
     label: str = "FerretDB"
-
-    def __init__(self, home: Path, *, port: int) -> None:
-        super().__init__(home)
-        self.port = port
-        self.folder = home / self.name
 
     @staticmethod
     def can_be_built() -> bool:
         return shutil.which("go") is not None
-
-    @property
-    def url(self) -> str:
-        return f"mongodb://127.0.0.1:{self.port}"
-
-    @property
-    def ports(self) -> Mapping[str, int]:
-        return {"mongodb": self.port}
-
-    def prepare(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
 
     def command(self) -> list[str]:
         return [
             str(_program()), "--handler=sqlite", f"--sqlite-url=file:{self.folder}/", f"--state-dir={self.folder}",
             f"--listen-addr=127.0.0.1:{self.port}", "--debug-addr=-", "--telemetry=disable", "--log-level=error",
         ]  # fmt: skip
-
-    def ready(self) -> bool:
-        return ports.listens(self.port)

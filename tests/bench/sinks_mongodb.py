@@ -137,7 +137,7 @@ class Place:
 
     home: Path
     broker: Broker
-    server: MongoDBServer | FerretDB
+    server: MongoDBServer
     client: MongoClient[Any]
     documents: int
     rates: dict[str, list[float]] = field(default_factory=dict)
@@ -221,7 +221,7 @@ def _sink(at: Place, mariadb: MariaDB, number: int) -> None:
     settings.cache_clear()
 
 
-def measure(server: MongoDBServer | FerretDB, documents: int, times: int) -> dict[str, list[float]]:
+def measure(server: MongoDBServer, documents: int, times: int) -> dict[str, list[float]]:
     """Documents a second of each way into one server, by way."""
     with ExitStack() as stack:
         home = server.home
@@ -244,10 +244,12 @@ def measure(server: MongoDBServer | FerretDB, documents: int, times: int) -> dic
 
 def main(*, documents: int = 50_000, times: int = 3) -> None:
     rows, figures = [], {}
-    for name in ("mongo-java-server", *(["FerretDB"] if FerretDB.can_be_built() else [])):
+    servers: dict[str, tuple[type[MongoDBServer], int]] = {"mongo-java-server": (MongoDBServer, documents)}
+    if FerretDB.can_be_built():
+        servers["FerretDB"] = FerretDB, FERRETDB_DOCUMENTS
+    for name, (server, size) in servers.items():
         with tempfile.TemporaryDirectory() as folder:
-            kind, size = (FerretDB, FERRETDB_DOCUMENTS) if name == "FerretDB" else (MongoDBServer, documents)
-            rates = measure(kind(Path(folder), port=free_port()), size, times)
+            rates = measure(server(Path(folder), port=free_port()), size, times)
         ceiling = statistics.median(rates[CLIENT])
         for way, found in rates.items():
             rate = statistics.median(found)
