@@ -18,13 +18,13 @@ from penstock.supervision.lifecycle import Driver
 from penstock.views.api import routes
 from penstock.views.api.query_pool import QueryPool
 from penstock.views.api.request_metrics import RequestMetrics
-from penstock.views.api.server import REQUESTS, ViewsServer, token_of
+from penstock.views.api.server import MAX_REQUESTS, ViewsServer, token_of
 from penstock.views.api.service import ViewsService
 from penstock.views.cluster.peers import InstanceDirectory
 from penstock.views.runner import ViewRun
 
-# Seconds: who waits for an answer is not to wait for 5 ms, as Python has it, for a thread that makes rows of records.
-SWITCH = 0.0005
+# Seconds: a request does not wait 5 ms, Python's default, for a thread that decodes records.
+SWITCH_INTERVAL = 0.0005
 
 
 class ViewsDriver(Driver):
@@ -44,12 +44,12 @@ class ViewsDriver(Driver):
         row = ViewInstanceRow(app, number, incarnation, url)
         self._directory = InstanceDirectory(ViewInstances(control), row, self._holds, self._requests.samples)
         # As many as ask for keys are let in.
-        self._pool, self._keys = QueryPool(), QueryPool(waiting=REQUESTS)
+        self._pool, self._keys = QueryPool(), QueryPool(waiting=MAX_REQUESTS)
         self._service = ViewsService(app, number, self.catalog.views, self._directory, self._pool, self._keys)
         self._server: ViewsServer | None = None
 
     def open(self) -> None:
-        sys.setswitchinterval(SWITCH)
+        sys.setswitchinterval(SWITCH_INTERVAL)
         token = token_of(self._host)
         self._server = ViewsServer(
             routes.create_app(self._service, token), self._host, self._port, token, self._requests

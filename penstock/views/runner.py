@@ -40,17 +40,17 @@ from penstock.views.store.sqlite import StoreDamaged, ViewStore
 log = logging.getLogger(__name__)
 
 # Seconds between two looks at the topic, when the last found something and when it did not.
-EVERY, IDLE = 0.5, 1.0
+POLL_EVERY, IDLE_POLL_EVERY = 0.5, 1.0
 # Seconds after which the store notes again that it is up to the end, and its rows are counted again.
 NOTE_EVERY, COUNT_EVERY = 60.0, 10.0
 # Ends of a log that are waited for; while there are so many, those that follow are not noted.
-WAITING = 60
+MAX_WAITING_ENDS = 60
 # Records in the wrong partition that a view remembers of what it reads at once. Where there are more it is the topic.
-MISPLACED = 1000
+MAX_MISPLACED = 1000
 # So many keys lie as with fewer partitions by chance in one of some thousand topics.
-SURE = 10
+MIN_MISPLACED = 10
 BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0)
-STOP = 20.0
+STOP_TIMEOUT = 20.0
 
 
 class PartitionState(NamedTuple):
@@ -75,7 +75,7 @@ class EndOffsets:
 
     def asked(self, at: float, end: int) -> None:
         """Take in where the log ended, at `at` or later."""
-        if len(self._ends) < WAITING:
+        if len(self._ends) < MAX_WAITING_ENDS:
             self._ends.append((at, end))
 
     def read(self, following: int) -> None:
@@ -104,7 +104,7 @@ class ViewRun(ThreadRun):
     """
 
     def __init__(self, served: ServedView, topic: Topic, root: Path, bootstrap: str, figures: ProgressRow) -> None:
-        super().__init__(f"view-{served.view.name}", figures, STOP)
+        super().__init__(f"view-{served.view.name}", figures, STOP_TIMEOUT)
         self.view: View = served.view
         self.statistics = ViewStatistics()
         self.count = 0
@@ -201,7 +201,7 @@ class ViewRun(ThreadRun):
                     self._rebuild(now, partitions, why)
                     return
                 busy = self._read_to_ends(feed, now, asked_at, stopping.is_set)
-                stopping.wait(EVERY if busy else IDLE)
+                stopping.wait(POLL_EVERY if busy else IDLE_POLL_EVERY)
                 if not stopping.is_set():
                     asked_at, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
 
@@ -265,7 +265,7 @@ class ViewRun(ThreadRun):
             self._update_progress(ends)
         if not self.store.meta.whole:
             check_tombstones_kept(self._topic.name, self._read_at or self.store.meta.at, self._bootstrap, "view")
-        if misplaced := self.store.read("SELECT key, partition FROM misplaced LIMIT ?", (MISPLACED,)):
+        if misplaced := self.store.read("SELECT key, partition FROM misplaced LIMIT ?", (MAX_MISPLACED,)):
             self.served = {}
             raise self._misplaced_error(misplaced)
         if changed:
@@ -306,7 +306,7 @@ class ViewRun(ThreadRun):
             for partition, table in misplaced.items()
             for key in map(str, table.filter(pc.invert(table[DELETED]))["key"].to_pylist())
         ]
-        if len(misplaced_keys) >= MISPLACED:
+        if len(misplaced_keys) >= MAX_MISPLACED:
             raise self._misplaced_error(misplaced_keys)
         read_before, dead_before = sum(self.store.next.values()), self.store.meta.dead
         self.store.apply(rows, batch.next_offsets, dead, reason, misplaced)
@@ -331,14 +331,14 @@ class ViewRun(ThreadRun):
     def _misplaced_error(self, keys: Sequence[tuple[str, int]]) -> DeclarationError:
         """The error for records, some keys and where they lie, that are not where their keys say."""
         name, (key, partition) = self._topic.name, keys[0]
-        number = f"{len(keys)} keys" if len(keys) < MISPLACED else f"{MISPLACED} keys or more"
+        number = f"{len(keys)} keys" if len(keys) < MAX_MISPLACED else f"{MAX_MISPLACED} keys or more"
         got = f"{number}, as {key[:80]!r} in partition {partition}, not in {partition_of(key, self.count)}"
         tombstone_hint = f"write a tombstone with that key into partition {partition}"
         if earlier := smaller_count(keys, self.count):
             got += f"; they fit {earlier} partitions, and there are {self.count}"
             added = "if partitions were added, copy the topic into a new one with that many partitions"
-            hint = added if len(keys) >= SURE else f"{added}; if it is a stray record, {tombstone_hint}"
-        elif len(keys) < MISPLACED:
+            hint = added if len(keys) >= MIN_MISPLACED else f"{added}; if it is a stray record, {tombstone_hint}"
+        elif len(keys) < MAX_MISPLACED:
             hint = f"if it is a stray record, {tombstone_hint}; else use the partitioner of Kafka's Java clients"
         else:
             hint = "use the partitioner of Kafka's Java clients (librdkafka's murmur2_random)"

@@ -65,7 +65,7 @@ def test_instances_of_the_views_go_on_being_known(monkeypatch: pytest.MonkeyPatc
     made = object.__new__(InstanceDirectory)
     made._leaving = threading.Event()
     odd = Odd(made._leaving)
-    monkeypatch.setattr(peers, "EVERY", 0.01)
+    monkeypatch.setattr(peers, "REPORT_EVERY", 0.01)
     monkeypatch.setattr(made, "look", odd)
     made._look_on()
     assert odd.calls == 2

@@ -167,9 +167,9 @@ CRITERIA = {
 RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 
 
-def document(app: FastAPI, token: str, longest: float, patience: float) -> dict[str, Any]:
-    """The whole document. token: what callers must send, empty for nothing; longest, patience: seconds that a request
-    may have, and has unless it says so."""
+def document(app: FastAPI, token: str, timeout: float, max_timeout: float) -> dict[str, Any]:
+    """The whole document. token: what callers must send, empty for nothing; timeout, max_timeout: seconds that a
+    request has unless it asks for another time, and may ask for."""
     result = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes, openapi_version="3.1.0"
     )
@@ -185,7 +185,7 @@ def document(app: FastAPI, token: str, longest: float, patience: float) -> dict[
             deadline = {
                 "name": DEADLINE.title(), "in": "header", "description": "Milliseconds that the request has.",
                 "schema": {
-                    "type": "integer", "minimum": 1, "maximum": int(longest * 1000), "default": int(patience * 1000)
+                    "type": "integer", "minimum": 1, "maximum": int(max_timeout * 1000), "default": int(timeout * 1000)
                 },
             }  # fmt: skip
             for parameter in operation.get("parameters", ()):

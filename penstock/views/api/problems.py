@@ -13,7 +13,7 @@ from penstock.views.cluster.protocol import PeerUnavailable
 from penstock.views.store.sqlite import QueryTimeout, StoreClosed, StoreDamaged, StoreNotWritable
 
 TYPE = "application/problem+json"
-LONGEST = 1000
+MAX_LENGTH = 1000
 
 
 class Missing(PenstockError):
@@ -47,7 +47,7 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> 
 
 
 def body(status: int, detail: str) -> bytes:
-    text = detail.encode(errors="replace").decode()[:LONGEST]
+    text = detail.encode(errors="replace").decode()[:MAX_LENGTH]
     return orjson.dumps({"type": "about:blank", "title": phrase(status), "status": status, "detail": text})
 
 

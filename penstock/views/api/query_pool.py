@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 # Each reads a file that the machine's cores read: more threads would not be quicker.
 THREADS = 2
-WAITING = 16
+MAX_WAITING = 16
 # A query ends at its deadline; one that runs so much longer will not end.
-STUCK = 15.0
+STUCK_AFTER = 15.0
 
 
 class QueryPool:
     """Runs queries in threads. stuck_after: seconds after its deadline when a query counts as stuck."""
 
-    def __init__(self, threads: int = THREADS, waiting: int = WAITING, stuck_after: float = STUCK) -> None:
+    def __init__(self, threads: int = THREADS, waiting: int = MAX_WAITING, stuck_after: float = STUCK_AFTER) -> None:
         self._threads = ThreadPoolExecutor(threads, "query")
         self._most, self._stuck_after = threads + waiting, stuck_after
         self._query_count = 0

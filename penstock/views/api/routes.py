@@ -30,7 +30,7 @@ M = TypeVar("M", bound=BaseModel)
 MaxAge = Annotated[int | None, Query(ge=0, le=1 << 40, description="refuse what is older")]
 
 # Seconds that a request has, and that it may ask for.
-PATIENCE, LONGEST = 5.0, 30.0
+TIMEOUT, MAX_TIMEOUT = 5.0, 30.0
 BODY_LIMIT, BODY_TIMEOUT = 256 * 1024, 10.0
 # Of a page by criteria, what is no criterion.
 OF_PAGES = ("limit", "cursor", "order", "descending", "max_age_ms")
@@ -40,14 +40,17 @@ partition, or is sent on to it, once. Each answer says how fresh it is: `Penstoc
 
 
 def request_context(request: Request, max_age_ms: int | None = None) -> RequestContext:
-    header, patience = request.headers.get(DEADLINE), PATIENCE
+    header, timeout = request.headers.get(DEADLINE), TIMEOUT
     if header is not None:
-        if not (header.isascii() and header.isdigit() and len(header) < 10) or not 0 < int(header) <= LONGEST * 1000:
+        if (
+            not (header.isascii() and header.isdigit() and len(header) < 10)
+            or not 0 < int(header) <= MAX_TIMEOUT * 1000
+        ):
             raise BadQuery(
-                f"{DEADLINE} is no such time", got=header[:40], hint=f"send 1 to {LONGEST * 1000:.0f} milliseconds"
+                f"{DEADLINE} is no such time", got=header[:40], hint=f"send 1 to {MAX_TIMEOUT * 1000:.0f} milliseconds"
             )
-        patience = int(header) / 1000
-    return RequestContext(time.monotonic() + patience, FORWARDED in request.headers, max_age_ms)
+        timeout = int(header) / 1000
+    return RequestContext(time.monotonic() + timeout, FORWARDED in request.headers, max_age_ms)
 
 
 def reject_unknown_parameters(request: Request) -> None:
@@ -106,7 +109,7 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
         openapi_url="/v1/openapi.json", generate_unique_id_function=lambda route: route.name,
         dependencies=[Depends(reject_unknown_parameters)],
     )  # fmt: skip
-    app.openapi = lambda: openapi.document(app, token, LONGEST, PATIENCE)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.document(app, token, TIMEOUT, MAX_TIMEOUT)  # type: ignore[method-assign]
 
     async def body_of(request: Request, model: type[M]) -> M:
         # A forwarded request is larger than the original: it has the partitions too.

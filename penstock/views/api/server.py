@@ -25,14 +25,14 @@ from penstock.web import access
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS, REQUESTS = 1024, 768
+MAX_CONNECTIONS, MAX_REQUESTS = 1024, 768
 HEAD_LIMIT = 64 * 1024
 # Seconds in which a head must be there, and in which what is written must be taken.
-HEAD_PATIENCE, READ_PATIENCE = 10.0, 10.0
+HEAD_TIMEOUT, READ_TIMEOUT = 10.0, 10.0
 # Bytes that are written and not taken, of all connections.
 MAX_UNREAD = 128 << 20
 OPEN_TO_ALL = ("/v1/live", "/v1/ready")
-START = 20.0
+START_TIMEOUT = 20.0
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -44,8 +44,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
-            self._refuse(503, f"there are more than {CONNECTIONS} connections")
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(503, f"there are more than {MAX_CONNECTIONS} connections")
             return
         self._expect()
 
@@ -83,7 +83,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._slow = self.loop.call_later(READ_PATIENCE, self.transport.abort)
+        self._slow = self.loop.call_later(READ_TIMEOUT, self.transport.abort)
         self._spare()
 
     def resume_writing(self) -> None:
@@ -111,7 +111,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _expect(self) -> None:
         self._unexpect()
-        self._timer = self.loop.call_later(HEAD_PATIENCE, self._late)
+        self._timer = self.loop.call_later(HEAD_TIMEOUT, self._late)
 
     def _unexpect(self) -> None:
         if self._timer is not None:
@@ -120,7 +120,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _late(self) -> None:
         if self._header_bytes > 0:
-            self._refuse(408, f"the head of a request did not arrive within {HEAD_PATIENCE:g} s")
+            self._refuse(408, f"the head of a request did not arrive within {HEAD_TIMEOUT:g} s")
         else:
             self.transport.close()
 
@@ -187,8 +187,8 @@ class AccessGuard:
                 return 401, "send the token of the views as `Authorization: Bearer TOKEN`"
         elif not access.is_own_host(headers.get(b"host", b"").decode("latin-1"), self._names):
             return 421, "this server is not known by that name"
-        if self._working >= REQUESTS:
-            return 503, f"more than {REQUESTS} requests are being answered"
+        if self._working >= MAX_REQUESTS:
+            return 503, f"more than {MAX_REQUESTS} requests are being answered"
         return None
 
 
@@ -209,7 +209,7 @@ class ViewsServer:
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                backlog=CONNECTIONS,
+                backlog=MAX_CONNECTIONS,
                 timeout_keep_alive=60,
                 timeout_graceful_shutdown=2,
             )
@@ -224,7 +224,7 @@ class ViewsServer:
     def start(self) -> None:
         """HostError if the port cannot be had."""
         self._thread.start()
-        deadline = time.monotonic() + START
+        deadline = time.monotonic() + START_TIMEOUT
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 raise HostError(

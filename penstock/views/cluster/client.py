@@ -14,10 +14,9 @@ from penstock.errors import PenstockError
 from penstock.views.api.server import token_of
 from penstock.views.cluster.protocol import DEADLINE, SILENT_MS
 
-PATIENCE = 10.0
-# Seconds in which an instance that is there lets one in.
-CONNECT = 2.0
-# Seconds to wait for the answer after the deadline of a request.
+TIMEOUT = 10.0
+CONNECT_TIMEOUT = 2.0
+# Seconds that an answer may take after the deadline of its request.
 GRACE = 0.5
 FIX = "see `penstock streams list`, apps views-1 and on"
 
@@ -40,12 +39,12 @@ def key_path(view: str, key: str) -> str:
     return path_of(view, f"rows/{quote(key, safe='').replace('.', '%2E')}")
 
 
-def request(control: Control, path: str, body: Any = None, patience: float = PATIENCE) -> httpx.Response:
+def request(control: Control, path: str, body: Any = None, timeout: float = TIMEOUT) -> httpx.Response:
     """What the first instance says that can answer now; if none can, what the last one says against it.
 
-    body: sent as JSON. patience: seconds, of all of it. ViewsUnavailable; ControlError.
+    body: sent as JSON. timeout: seconds for all attempts. ViewsUnavailable; ControlError.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     token = token_of("127.0.0.1")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     failure = ViewsUnavailable("no instance of the views has reported to the control database", hint=FIX)
@@ -56,11 +55,13 @@ def request(control: Control, path: str, body: Any = None, patience: float = PAT
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 break
-            timeout = httpx.Timeout(remaining + GRACE, connect=min(CONNECT, remaining))
+            http_timeout = httpx.Timeout(remaining + GRACE, connect=min(CONNECT_TIMEOUT, remaining))
             deadline_header = {DEADLINE: str(max(1, int(remaining * 1000)))}
             method = "GET" if body is None else "POST"
             try:
-                answer = client.request(method, row.url + path, json=body, headers=deadline_header, timeout=timeout)
+                answer = client.request(
+                    method, row.url + path, json=body, headers=deadline_header, timeout=http_timeout
+                )
             except httpx.ReadTimeout:
                 failure = ViewsTimeout(
                     "the views do not answer in time", got=f"{row.name}: nothing within {remaining:.0f} s"

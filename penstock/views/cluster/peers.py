@@ -22,19 +22,19 @@ from penstock.views.store.sqlite import QueryTimeout
 
 log = logging.getLogger(__name__)
 
-EVERY = 1.0
+REPORT_EVERY = 1.0
 # Prometheus looks less often.
 COUNT_EVERY = 5.0
-# For so long one that did not answer is asked last.
-SUSPECT = 2.0
-# A forwarded request gets so long at most: another instance may have the partition too. A query that no other can
+# Seconds in which an instance that did not answer is asked last.
+SUSPECT_FOR = 2.0
+# Seconds: another instance may have the partition too. A query that no other can
 # answer has all of its time.
-PATIENCE = 2.0
-CONNECTIONS = 32
-# Seconds that one waits for one of these: longer, and there is a queue before it.
-QUEUE = 0.25
-# Seconds that one is kept without requests: fewer than the other instance keeps it.
-IDLE = 5.0
+FORWARD_TIMEOUT = 2.0
+MAX_CONNECTIONS = 32
+# Seconds that a request waits for a free connection.
+QUEUE_TIMEOUT = 0.25
+# Seconds after which a connection without requests is closed: before the other instance closes it.
+IDLE_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class InstanceDirectory:
         return number in self._silent or self._suspects.get(number, 0.0) > time.monotonic()
 
     def suspect(self, number: int) -> None:
-        self._suspects[number] = time.monotonic() + SUSPECT
+        self._suspects[number] = time.monotonic() + SUSPECT_FOR
 
     def look(self) -> None:
         now, rows = self._instances.report(
@@ -132,7 +132,7 @@ class InstanceDirectory:
                 log.warning("instances of the views are not known anew: %s", e)
             except Exception:
                 log.exception("instances of the views are not known anew")
-            self._leaving.wait(EVERY)
+            self._leaving.wait(REPORT_EVERY)
 
 
 class PeerClient:
@@ -140,9 +140,9 @@ class PeerClient:
 
     def __init__(self, directory: InstanceDirectory, token: str) -> None:
         self._directory = directory
-        self._free = asyncio.Semaphore(CONNECTIONS)
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self._session = ClientSession(
-            connector=TCPConnector(limit=0, keepalive_timeout=IDLE),
+            connector=TCPConnector(limit=0, keepalive_timeout=IDLE_TIMEOUT),
             headers={"authorization": f"Bearer {token}"} if token else {},
             skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
             cookie_jar=DummyCookieJar(),
@@ -165,8 +165,8 @@ class PeerClient:
         nobody else can answer. PeerUnavailable; QueryTimeout if there is no time left."""
         async with self._turn(number, deadline - time.monotonic()):
             remaining = deadline - time.monotonic()
-            is_last = last or remaining <= PATIENCE
-            remaining = remaining if is_last else PATIENCE
+            is_last = last or remaining <= FORWARD_TIMEOUT
+            remaining = remaining if is_last else FORWARD_TIMEOUT
             headers = {FORWARDED: self._directory.own.name, DEADLINE: str(max(1, int(remaining * 1000)))}
             if content is not None:
                 headers["content-type"] = "application/json"
@@ -197,7 +197,7 @@ class PeerClient:
     @asynccontextmanager
     async def _turn(self, number: int, remaining: float) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(max(0.001, min(remaining, QUEUE))):
+            async with asyncio.timeout(max(0.001, min(remaining, QUEUE_TIMEOUT))):
                 await self._free.acquire()
         except TimeoutError as e:
             raise PeerUnavailable("too many requests wait for another instance", got=f"views-{number}") from e

@@ -24,11 +24,11 @@ from penstock.tables.table_store import DELETED
 from penstock.views.store.columns import VERSION, ViewLayout
 
 # Pages of 4 kB that the write-ahead log may have before they are brought into the file.
-CHECKPOINT = 8000
+CHECKPOINT_PAGES = 8000
 # kB of the file that a connection holds, and bytes of it that are mapped into memory.
-CACHE, MAPPED = 32_768, 1 << 31
+CACHE_KB, MAPPED_BYTES = 32_768, 1 << 31
 # How many instructions of SQLite's pass between two looks at the clock.
-INSTRUCTIONS = 20_000
+INSTRUCTIONS_PER_CHECK = 20_000
 CRITERIA = "criteria"
 DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 NOT_NOW = (
@@ -228,16 +228,16 @@ class ViewStore:
     def _connect(self, *, reads: bool = False) -> sqlite3.Connection:
         c = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=30.0)
         try:
-            c.execute(f"PRAGMA cache_size = -{CACHE}")
-            c.execute(f"PRAGMA mmap_size = {MAPPED}")
+            c.execute(f"PRAGMA cache_size = -{CACHE_KB}")
+            c.execute(f"PRAGMA mmap_size = {MAPPED_BYTES}")
             if reads:
                 c.execute("PRAGMA query_only = ON")
                 return c
             c.execute("PRAGMA journal_mode = WAL")
             # The broker has what a loss of power takes of the last transactions, and the offsets go with them.
             c.execute("PRAGMA synchronous = NORMAL")
-            c.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
-            c.execute(f"PRAGMA journal_size_limit = {CHECKPOINT * 4096}")
+            c.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            c.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_PAGES * 4096}")
         except sqlite3.Error:
             c.close()
             raise
@@ -297,7 +297,7 @@ class ViewStore:
         with self._reader() as c:
             if deadline is not None:
                 limit = deadline
-                c.set_progress_handler(lambda: time.monotonic() > limit, INSTRUCTIONS)
+                c.set_progress_handler(lambda: time.monotonic() > limit, INSTRUCTIONS_PER_CHECK)
             try:
                 cursor = c.execute(sql, tuple(parameters))
                 return _bounded(cursor, max_bytes) if max_bytes else QueryResult(cursor.fetchall())

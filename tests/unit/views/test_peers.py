@@ -100,7 +100,7 @@ def test_a_key_that_is_not_there_is_an_answer() -> None:
 
 def test_a_query_that_no_other_can_answer_has_all_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is late behind that, which is no fault of an instance."""
-    monkeypatch.setattr(peers, "PATIENCE", 0.1)
+    monkeypatch.setattr(peers, "FORWARD_TIMEOUT", 0.1)
 
     async def ask(given: PeerClient, _: InstanceDirectory, heads: list[str]) -> None:
         with pytest.raises(PeerUnavailable):
@@ -121,12 +121,12 @@ def test_an_instance_that_does_not_answer_is_suspected(answer: str, url: str, mo
             await given.ask(2, "POST", "/v1/x", monotonic() + 60, content=b"{}")
         assert directory.is_suspect(2)
 
-    monkeypatch.setattr(peers, "PATIENCE", 0.3)
+    monkeypatch.setattr(peers, "FORWARD_TIMEOUT", 0.3)
     asked(answer, ask, url.format(port=free_port()))
 
 
 def test_a_request_behind_too_many_others_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "CONNECTIONS", 2)
+    monkeypatch.setattr(peers, "MAX_CONNECTIONS", 2)
 
     async def ask(given: PeerClient, _: InstanceDirectory, heads: list[str]) -> None:
         async def one() -> PeerResponse:

@@ -101,7 +101,7 @@ def test_an_age_is_counted_from_before_the_end_was_asked_for(
         clock.now += 60
         return TopicSnapshot("id", {0: 0, 1: 0}, {0: 0, 1: 0}, {0: 0, 1: 0}, at)
 
-    for name, instead in {"time": clock, "take_snapshot": look, "TopicReader": Feed, "IDLE": 0.0}.items():
+    for name, instead in {"time": clock, "take_snapshot": look, "TopicReader": Feed, "IDLE_POLL_EVERY": 0.0}.items():
         monkeypatch.setattr(runner, name, instead)
     monkeypatch.setattr(runner, "assigned_partitions", lambda *_: list(range(count)))
     assert not ViewRun(ServedView(VIEW, 1), shops._topic, shops.store.path.parent, "", shops.figures).ready
