@@ -25,7 +25,7 @@ from penstock.settings import settings
 app = typer.Typer(no_args_is_help=True, help="List, show, replay and discard dead letters.")
 
 # Offsets of each partition among which the newest dead letters are searched.
-NEWEST = 100_000
+MIN_SEARCHED = 100_000
 WIDTH = 100
 OfTopic = Annotated[str, typer.Argument(help="A dead-letter topic, as `list` shows it.")]
 OfStream = Annotated[str, typer.Option("--stream", help="Only dead letters of this stream.")]
@@ -79,7 +79,7 @@ def show(
     with clear_errors():
         topics = [_declared(topic)] if topic else valid_catalog().dead_letter_topics
         # All dead letters of one stream may be older than those of another.
-        every = read_dead_letters(topics, settings().bootstrap, None if stream else max(NEWEST, newest))
+        every = read_dead_letters(topics, settings().bootstrap, None if stream else max(MIN_SEARCHED, newest))
         # Each topic's are in order of time.
         by_time = ((one.timestamp, place, one) for place, one in enumerate(every) if stream in ("", one.stream))
         letters = [one for _, _, one in sorted(nlargest(newest, by_time))]

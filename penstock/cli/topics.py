@@ -36,7 +36,7 @@ Heartbeats = dict[str, Mapping[str, Any]]
 # Seconds until every broker has a change; before that a new topic would be shown as missing.
 SETTLE = 10.0
 # Records that are shown by default, and records of standard input that are checked and written together.
-NEWEST, TOGETHER = 10, 1000
+DEFAULT_COUNT, WRITE_BATCH = 10, 1000
 TopicName = Annotated[str, typer.Argument(help="The topic's name.", show_default=False)]
 
 
@@ -156,12 +156,12 @@ def send(
         catalog = valid_catalog() if check and not tombstone else None
         headers = tuple(map(_header, header or ()))
         total = 0
-        while batch := [_record(line, key, keyed, headers, timestamp) for line in islice(lines, TOGETHER)]:
+        while batch := [_record(line, key, keyed, headers, timestamp) for line in islice(lines, WRITE_BATCH)]:
             if catalog:
                 _check(catalog, topic, batch, total)
             places = send_records(topic, batch, settings().bootstrap)
             total += len(batch)
-            if total <= NEWEST:
+            if total <= DEFAULT_COUNT:
                 for place in places:
                     echo(f"{place}")
         echo(f"sent {total:,} record{'' if total == 1 else 's'} to {topic}", err=True)
@@ -176,7 +176,7 @@ def read(
             "--from",
             metavar="beginning|end|TIME",
             help="Where to start; TIME is UTC, such as 2026-01-31T12:00:00. "
-            f"Default: the newest {NEWEST} records, or the end with --follow.",
+            f"Default: the newest {DEFAULT_COUNT} records, or the end with --follow.",
         ),
     ] = None,
     count: Annotated[
@@ -200,7 +200,9 @@ def read(
     newest: Iterator[TopicRecord]
     with clear_errors():
         if start is None and not follow:
-            newest = iter(read_newest(topic, settings().bootstrap, count or NEWEST, key=wanted, heartbeats=heartbeats))
+            newest = iter(
+                read_newest(topic, settings().bootstrap, count or DEFAULT_COUNT, key=wanted, heartbeats=heartbeats)
+            )
         else:
             newest = records(
                 topic, settings().bootstrap, _start(start or "end"), key=wanted, count=count, follow=follow,

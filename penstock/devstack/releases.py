@@ -24,7 +24,7 @@ RELEASE_TIMEOUT = 900.0
 """Seconds in which all apps are checked and released."""
 SETTLED_MS = 500
 """An editor writes its files within less."""
-SHOWN = 3
+MAX_PATHS = 3
 
 
 @dataclass
@@ -84,8 +84,8 @@ def release_what_changed(
 
 
 def _described(paths: Sequence[str]) -> str:
-    more = len(paths) - SHOWN
-    return "changed: " + ", ".join(paths[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(paths) - MAX_PATHS
+    return "changed: " + ", ".join(paths[:MAX_PATHS]) + (f" and {more} more" if more > 0 else "")
 
 
 def watch_and_release() -> Iterator[str]:

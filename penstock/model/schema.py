@@ -26,7 +26,7 @@ PLAIN = {
     "TIMESTAMPTZ": "timestamp",
 }
 IGNORED_CONSTRAINTS = (exp.NotNullColumnConstraint, exp.CommentColumnConstraint)
-KNOWN = (
+TYPE_NAMES = (
     "STRING, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DATE, TIMESTAMP, ARRAY, STRUCT and MAP<STRING, …>"
 )
 
@@ -88,6 +88,6 @@ def _type(parsed: exp.DataType, what: str, where: str, of_json: bool) -> Type:
     raise DeclarationError(
         f"the schema of {what}: field {where} has a type that is not read from JSON",
         got=parsed.sql("spark"),
-        hint=f"declare one of {KNOWN}; a number with more than a double's digits is written and declared as STRING "
-        "and cast in the transform",
+        hint=f"declare one of {TYPE_NAMES}; a number with more than a double's digits is written and declared as "
+        "STRING and cast in the transform",
     )

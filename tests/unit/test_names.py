@@ -56,6 +56,17 @@ def test_no_public_class_or_function_has_a_retired_name() -> None:
     assert names == []
 
 
+def test_no_constant_has_a_retired_name() -> None:
+    names = [
+        f"{path.relative_to(PROJECT)}: {constant}"
+        for path in LIBRARY
+        for line in re.findall(r"^([A-Z_][A-Z0-9_, ]*)(?::.*)? = ", path.read_text(), re.MULTILINE)
+        for constant in line.split(", ")
+        if constant.strip("_").lower() in RETIRED or "PATIENCE" in constant
+    ]
+    assert names == []
+
+
 # Not even for local variables: they do not say what they hold.
 RETIRED_LOCALS = {"aside", "asked", "found", "given", "kept", "made", "said", "seen", "told", "through"}
 PACKAGES_WITH_PLAIN_LOCALS = (

@@ -126,8 +126,8 @@ const showBanner = () => {
     attr(banner, "aria-busy", null);
   }
   attr($("main"), "data-old", (failure !== null && data !== null) || stale);
-  const pulse = failure || stale ? "bad" : data?.freshness.old === "all" ? "bad" : data ? "good" : "";
-  attr($("pulse"), "data-level", pulse);
+  const status = failure || stale ? "bad" : data?.freshness.old === "all" ? "bad" : data ? "good" : "";
+  attr($("status-dot"), "data-level", status);
   if (!data) text($("as-of"), failure ? "no data yet" : "loading");
   else {
     const behind = ageOfData();

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SHOWN = 5
+MAX_LISTED = 5
 LogRanges = Mapping[tuple[str, int], tuple[int, int]]
 TopicIds = Mapping[str, str]
 
@@ -171,7 +171,7 @@ class InputCheck:
             if silent and is_timed_out:
                 raise BrokerError(
                     f"stream {self._stream.name}: partitions of its inputs do not answer",
-                    got=", ".join(sorted(f"{topic}[{p}]" for topic, p in silent)[:SHOWN]),
+                    got=", ".join(sorted(f"{topic}[{p}]" for topic, p in silent)[:MAX_LISTED]),
                     hint="nothing, if the broker returns: the stream tries again",
                 )
             if is_timed_out or not (silent or any(gap.kind in ("cut", "deleted") for gap in gaps)):
@@ -273,5 +273,5 @@ def _format_offsets(parts: Mapping[int, int]) -> str:
 
 
 def _format_gaps(gaps: list[DataLoss]) -> str:
-    more = f"; and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else ""
-    return "; ".join(map(str, gaps[:SHOWN])) + more
+    more = f"; and {len(gaps) - MAX_LISTED} more" if len(gaps) > MAX_LISTED else ""
+    return "; ".join(map(str, gaps[:MAX_LISTED])) + more

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 PreviewStart = Literal["earliest", "latest", "newest"] | int
-"""Where a preview begins: epoch ms, or `newest` for the last NEWEST records of each partition."""
+"""Where a preview begins: epoch ms, or `newest` for the last NEWEST_RECORDS records of each partition."""
 
-NEWEST = 10_000
+NEWEST_RECORDS = 10_000
 NOT_SHOWN = "the record is not shown, as the stream masks columns"
 
 
@@ -172,7 +172,7 @@ class StreamPreview:
             )
         starts: TopicOffsets = {}
         chosen = (
-            {place: max(first, end - NEWEST) for place, (first, end) in logs.items()}
+            {place: max(first, end - NEWEST_RECORDS) for place, (first, end) in logs.items()}
             if self._start == "newest"
             else start_offsets(self._stream, self._bootstrap, logs, self._start)
         )

@@ -11,7 +11,7 @@ from penstock.errors import DeclarationError, PenstockError
 from penstock.model.checks.schema_checks import COLUMNS_NOT_OF_SCHEMA, SELECT_FIELDS, column_mismatch
 from penstock.model.sql.capture_clauses import CaptureClauses, own_columns
 from penstock.model.sql.lexer import excerpt
-from penstock.model.sql.volatile_functions import WORDS, momentary
+from penstock.model.sql.volatile_functions import VOLATILE_TEXTS, momentary
 
 if TYPE_CHECKING:
     from penstock.model.capture import Capture
@@ -162,7 +162,7 @@ def _is_column(node: exp.Expr, tree: exp.Expr) -> bool:
 
 def _now(literal: exp.Literal, dialect: str) -> bool:
     """Whether a text is a time of now: in a function, a cast, and in PostgreSQL where it is compared."""
-    if not literal.is_string or literal.this.strip().lower() not in WORDS[dialect]:
+    if not literal.is_string or literal.this.strip().lower() not in VOLATILE_TEXTS[dialect]:
         return False
     around = literal.parent
     if isinstance(around, exp.Cast) and around.to.is_type(*exp.DataType.TEXT_TYPES):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DURATION = re.compile(r"datetime\.timedelta\((.*?)\)")
 # By a pattern of what stands in Python.
-WORDS: dict[str, str | Callable[[re.Match[str]], str]] = {
+TRANSLATIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"(Emit\w+)\(window=\.\.\., grace=\.\.\.\)": r"\1 WINDOW 1 MINUTE GRACE 10 SECONDS",
     r"(Emit\w+)\(window=(.+?), phase=(.+?)(?:, \.\.\.)?\)": r"\1 WINDOW \2 PHASE \3",
     r"(Emit\w+)\((\w+)=\.\.\.\)": lambda m: f"the {m[2].upper()} of {m[1]}",
@@ -60,7 +60,7 @@ WORDS: dict[str, str | Callable[[re.Match[str]], str]] = {
 def in_sql(text: str) -> str:
     """A text of an error with SQL's words for Python's."""
     text = DURATION.sub(lambda m: _duration(m[1]), text)
-    for pattern, words in WORDS.items():
+    for pattern, words in TRANSLATIONS.items():
         text = re.sub(pattern, words, text)
     return text
 

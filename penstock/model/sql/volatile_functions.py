@@ -69,7 +69,7 @@ BARE = {
     "duckdb": {"CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIME", "LOCALTIMESTAMP"},
 }  # fmt: skip
 # Texts that are a time of now where a time is wanted.
-WORDS = {"mysql": {"now"}, "sqlite": {"now"}, "postgres": {"now", "today", "tomorrow", "yesterday"}}
+VOLATILE_TEXTS = {"mysql": {"now"}, "sqlite": {"now"}, "postgres": {"now", "today", "tomorrow", "yesterday"}}
 
 
 def momentary(tokens: Sequence[Token], dialect: str) -> Iterator[tuple[Token, str]]:

@@ -70,7 +70,7 @@ METRICS = (
 )
 
 # A view of an instance is a stream `visits@1`. Colons separate the parts of keys of summaries.
-_KNOWN = re.compile("|".join(re.sub(r"<\w+>", r"[A-Za-z0-9_.@-]+", re.escape(m.name)) for m in METRICS))
+_METRIC_NAME = re.compile("|".join(re.sub(r"<\w+>", r"[A-Za-z0-9_.@-]+", re.escape(m.name)) for m in METRICS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def now_ms() -> int:
 def usable(pairs: Iterable[tuple[str, float | None]], at_ms: int) -> Iterator[Sample]:
     """The pairs with a finite number, as samples. ValueError for a metric that METRICS does not list."""
     for metric, value in pairs:
-        if not _KNOWN.fullmatch(metric):
+        if not _METRIC_NAME.fullmatch(metric):
             raise ValueError(f"metric {metric!r} is not listed in METRICS")
         if value is not None and math.isfinite(value):
             yield Sample(metric, float(value), at_ms)

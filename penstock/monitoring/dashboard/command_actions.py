@@ -19,7 +19,7 @@ from penstock.supervision import launch
 
 # Seconds, including the start of a JVM.
 JVM_TIMEOUT, REPLAY_TIMEOUT = 180.0, 220.0
-LIMIT, SHOWN = 50, 400
+LIMIT, MAX_TEXT = 50, 400
 """Records that are listed, and characters of each."""
 PREVIEW_SECONDS = 5
 RECORDED = "--recorded"
@@ -52,7 +52,7 @@ def previewed(stream: str) -> Preview:
         raise _failed(command, done)
     facts, *rows, totals = (orjson.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{"))
     for row in rows:
-        row |= {name: row[name] and row[name][:SHOWN] for name in ("key", "value")}
+        row |= {name: row[name] and row[name][:MAX_TEXT] for name in ("key", "value")}
     return Preview(facts, rows, totals)
 
 
@@ -80,7 +80,7 @@ def replayed(sink: str, places: Sequence[str] = (), *, dry: bool = False) -> Rep
     except ValueError:
         raise _failed(command, done) from None
     counts = Counter(one["said"].partition(": ")[0] for one in results)
-    unfinished = [{"place": one["place"], "said": one["said"][:SHOWN]} for one in results if not one["ended"]]
+    unfinished = [{"place": one["place"], "said": one["said"][:MAX_TEXT]} for one in results if not one["ended"]]
     return Replayed(dict(counts), unfinished[:LIMIT])
 
 
@@ -101,7 +101,7 @@ def letters_replayed(topic: str, places: Sequence[str], *, dry: bool = False) ->
         "refused" if one["refused"] else "discarded before" if one["discarded"] else "replayed before" if one["done"]
         else "would be sent" if dry else "sent" for one in results
     ]  # fmt: skip
-    refused = [{"place": one["place"], "said": one["refused"][:SHOWN]} for one in results if one["refused"]]
+    refused = [{"place": one["place"], "said": one["refused"][:MAX_TEXT]} for one in results if one["refused"]]
     return Replayed(dict(Counter(outcomes)), refused[:LIMIT])
 
 

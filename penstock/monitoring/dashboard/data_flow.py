@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 # What records lie in. All other nodes of the graph are declarations.
-PLACES = frozenset(("topic", "pattern", "table", "store", "source"))
+STORAGE_KINDS = frozenset(("topic", "pattern", "table", "store", "source"))
 # Names that are kept of those that are reached.
 REACHED = 7
 
@@ -77,7 +77,9 @@ class DataFlow:
             reached.update(new)
             waiting += new
         begun = set(first)
-        return list(dict.fromkeys(name for kind, name in waiting if kind not in PLACES and (kind, name) not in begun))
+        return list(
+            dict.fromkeys(name for kind, name in waiting if kind not in STORAGE_KINDS and (kind, name) not in begun)
+        )
 
     def reads_from(self, node: Node) -> list[Neighbour]:
         """What feeds a declaration."""
@@ -91,13 +93,13 @@ class DataFlow:
 def _neighbours(node: Node, step: Mapping[Node, list[Node]]) -> list[Neighbour]:
     neighbours: dict[Neighbour, None] = {}
     for place in step.get(node, ()):
-        if place[0] not in PLACES:
+        if place[0] not in STORAGE_KINDS:
             neighbours[Neighbour(*place, "")] = None
             continue
         # A pattern lies between a topic and what reads it.
         beyond = [(near, place[1]) for near in step.get(place, ())]
-        matched = [near for near, _ in beyond if near[0] in PLACES]
+        matched = [near for near, _ in beyond if near[0] in STORAGE_KINDS]
         beyond += [(far, near[1] if near[0] == "topic" else place[1]) for near in matched for far in step.get(near, ())]
-        declared = [Neighbour(*far, topic) for far, topic in beyond if far[0] not in PLACES and far != node]
+        declared = [Neighbour(*far, topic) for far, topic in beyond if far[0] not in STORAGE_KINDS and far != node]
         neighbours |= dict.fromkeys(declared or [Neighbour(*place, place[1])])
     return list(neighbours)

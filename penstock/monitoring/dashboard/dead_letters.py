@@ -25,7 +25,7 @@ BACK = 200
 LIMIT = 20
 PARTITIONS = 400
 """Partitions that are read at a time."""
-REASONS, EXAMPLES, PLACES, REASON = 100, 3, 100, 200
+MAX_REASONS, MAX_EXAMPLES, MAX_POSITIONS, MAX_REASON_LENGTH = 100, 3, 100, 200
 """Reasons that are shown; of each, letters, places and characters."""
 TIMEOUT = 5.0
 """Seconds; letters that were not read by then are not shown."""
@@ -88,7 +88,7 @@ class ReasonView:
         newest_at, oldest_at: epoch ms, likewise.
         examples: the newest.
         replayed_by, name: what an action replays them by, and the topic or sink; None if they cannot be replayed.
-        places: of the records that they came from, the newest first, at most PLACES.
+        places: of the records that they came from, the newest first, at most MAX_POSITIONS.
     """
 
     stream: str
@@ -149,20 +149,20 @@ def read_reasons(bootstrap: str, topics: Iterable[str], stream: str = "") -> Rea
         if letter.ended:
             ended += 1
             continue
-        reason = letter.reason.partition(": ")[0][:REASON]
+        reason = letter.reason.partition(": ")[0][:MAX_REASON_LENGTH]
         name = letter.stream if letter.replayed_by == "sink" else letter.topic
         new = ReasonView(letter.stream, letter.topic, reason, letter.replayed_by, name, oldest_at=letter.at)
         key = (new.stream, new.topic, reason, letter.replayed_by or "")
         one = reasons.setdefault(key, new)
         one.count += 1
         one.newest_at, one.oldest_at = max(one.newest_at, letter.at), min(one.oldest_at, letter.at)
-        one.examples = sorted([*one.examples, letter], key=_time, reverse=True)[:EXAMPLES]
+        one.examples = sorted([*one.examples, letter], key=_time, reverse=True)[:MAX_EXAMPLES]
         if letter.place:
             places.setdefault(key, []).append((letter.at, letter.place))
     for group, of_reason in places.items():
         newest_first = (place for _, place in sorted(of_reason, reverse=True))
-        reasons[group].places = list(dict.fromkeys(newest_first))[:PLACES]
-    return Reasons(sorted(reasons.values(), key=lambda one: one.newest_at, reverse=True)[:REASONS], ended)
+        reasons[group].places = list(dict.fromkeys(newest_first))[:MAX_POSITIONS]
+    return Reasons(sorted(reasons.values(), key=lambda one: one.newest_at, reverse=True)[:MAX_REASONS], ended)
 
 
 def _time(letter: DeadLetterView) -> tuple[int, int]:

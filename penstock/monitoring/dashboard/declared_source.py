@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 # Bytes of a text that is shown, and of a file that is read.
-SHOWN, READ = 64 * 1024, 1024 * 1024
+MAX_SHOWN, MAX_READ = 64 * 1024, 1024 * 1024
 LOCATION = re.compile(r"(?P<file>.+?)(?::(?P<line>\d+))?(?::\d+)?")
 
 
@@ -20,7 +20,7 @@ class DeclaredSource:
 
     Attributes:
         location: File and line, relative to the project.
-        text: At most SHOWN bytes of it.
+        text: At most MAX_SHOWN bytes of it.
         first_line: Of the text, in its file, counted from 1.
     """
 
@@ -48,7 +48,7 @@ def read_source(project: Path, location: str) -> DeclaredSource | None:
         return None
     try:
         with path.open("rb") as file:
-            text = file.read(READ).decode(errors="replace")
+            text = file.read(MAX_READ).decode(errors="replace")
     except OSError:
         return None
     if path.suffix == ".sql":
@@ -59,7 +59,7 @@ def read_source(project: Path, location: str) -> DeclaredSource | None:
 
 
 def _cut(text: str) -> str:
-    return text.encode()[:SHOWN].decode(errors="ignore")
+    return text.encode()[:MAX_SHOWN].decode(errors="ignore")
 
 
 def _declaring_lines(text: str, line: int) -> tuple[int, int]:

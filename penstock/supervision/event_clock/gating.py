@@ -37,7 +37,7 @@ TRIGGERS = 3
 SHARE_OF_GRACE = 0.75
 REPORTED = 7.5
 # Changes that are remembered of a stream.
-KEPT = 1000
+MAX_CHANGES = 1000
 AT_THE_CLOCK = 1 << 62
 NONE: Mapping[str, int] = MappingProxyType({})
 DATABASE_AWAY = "the control database is down"
@@ -209,7 +209,7 @@ class HeartbeatGate:
         if not values or values[-1] != at:
             times.append(now)
             values.append(at)
-            del times[:-KEPT], values[:-KEPT]
+            del times[:-MAX_CHANGES], values[:-MAX_CHANGES]
 
 
 def _granted(grace: float) -> float:

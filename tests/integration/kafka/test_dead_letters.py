@@ -305,7 +305,7 @@ def test_the_command_line_tells_sends_and_discards(
     assert "There are no dead letters" in told("list")
     put_aside(bootstrap, ("a", 0, 3, "three\x1b[31m\nforged line"), ("gone", 0, 4, "four"))
     # Of more letters than are looked at for the newest ones none is passed over.
-    monkeypatch.setattr(dead_letters, "NEWEST", 1)
+    monkeypatch.setattr(dead_letters, "MIN_SEARCHED", 1)
     (one, two) = json.loads(told("list", "--json"))
     assert (one["topic"], one["stream"], one["reason"], one["count"], one["open"]) == (DEAD.name, "a", "no", 1, 1)
     assert two["stream"] == "gone"

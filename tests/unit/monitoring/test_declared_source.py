@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.monitoring.dashboard.declared_source import SHOWN, DeclaredSource, read_source
+from penstock.monitoring.dashboard.declared_source import MAX_SHOWN, DeclaredSource, read_source
 
 PYTHON = """from x import Stream
 
@@ -47,7 +47,7 @@ def project(tmp_path: Path) -> Path:
     (home / "jobs" / "a.py").write_text(PYTHON)
     (home / "jobs" / "broken.py").write_text("x = (\n")
     (home / "s.sql").write_text("CREATE STREAM s AS\nSELECT 'é'\n")
-    (home / "large.sql").write_text("é" * SHOWN)
+    (home / "large.sql").write_text("é" * MAX_SHOWN)
     (home / "secrets.env").write_text("PASSWORD=1")
     (tmp_path / "outside.sql").write_text("SELECT 1")
     (home / "link.sql").symlink_to(tmp_path / "outside.sql")
@@ -70,7 +70,7 @@ def test_of_sql_the_file_is_shown(project: Path) -> None:
     )
     large = read_source(project, "large.sql")
     assert large
-    assert (len(large.text.encode()), large.text[-1]) == (SHOWN, "é")
+    assert (len(large.text.encode()), large.text[-1]) == (MAX_SHOWN, "é")
     broken = read_source(project, "jobs/broken.py:1")
     assert broken
     assert broken.text == "x = (\n"

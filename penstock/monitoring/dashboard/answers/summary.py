@@ -1,4 +1,4 @@
-"""The first view: what needs a person, and the pulse of the platform."""
+"""The first view: what needs a person, and the state of the platform."""
 
 from __future__ import annotations
 
