@@ -25,7 +25,7 @@ TEAM = "releases"
 ROLES = {"olga": f"user:{TEAM}", "otto": "user", "vera": "viewer"}
 # Kinds of DAGs by bundle.
 BUNDLES = {"operations": ["operate"], TEAM: ["release", "replace", "rebuild"]}
-PATIENCE = 120.0
+TIMEOUT = 120.0
 # Commands of Airflow in one process, as each imports it for seconds.
 COMMANDS = """
 import json, sys
@@ -130,7 +130,7 @@ def api_server(
     log = home / "api-server.log"
     with log.open("w") as out:
         make = [python, "-c", COMMANDS, json.dumps(first)]
-        subprocess.run(make, env=env, stdout=out, stderr=out, check=True, timeout=PATIENCE)
+        subprocess.run(make, env=env, stdout=out, stderr=out, check=True, timeout=TIMEOUT)
         process = subprocess.Popen(
             [python, "-m", "airflow", "api-server", "--host", "127.0.0.1", "--port", str(port)],
             env=env,
@@ -156,7 +156,7 @@ def api_server(
 
 
 def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         if process.poll() is not None:
             break

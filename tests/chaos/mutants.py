@@ -25,7 +25,7 @@ SHORT = [
     "--without-airflow",
     "--grace",
     "45",
-    "--patience",
+    "--timeout",
     "60",
     "--seed",
     "7",

@@ -69,7 +69,7 @@ START_AIRFLOW = "from penstock.devstack.servers.airflow import Airflow; Airflow(
 START = datetime(2026, 1, 31, 10, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 # A busy machine takes many times what a quiet one does.
-PATIENCE = 400.0
+TIMEOUT = 400.0
 
 
 @dataclass
@@ -120,7 +120,7 @@ class HourlyPlatform:
         return sum(1 for _ in self.pages("dags/hourly/dagRuns?state=success&order_by=id", "dag_runs"))
 
     def wait_runs(self, successes: int, what: str) -> None:
-        wait_until(lambda: self.successes() >= successes, PATIENCE, every=1, what=f"{what}: {successes} runs succeed")
+        wait_until(lambda: self.successes() >= successes, TIMEOUT, every=1, what=f"{what}: {successes} runs succeed")
 
 
 @pytest.fixture
@@ -156,14 +156,14 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HourlyPlatfor
             run, "python", "-c", "from penstock.devstack.servers.airflow import Airflow; Airflow().start()"
         )
         hourly = HourlyPlatform(airflow, restart, settings().bootstrap, control)
-        wait_until(lambda: hourly.ask("dags/hourly").get("dag_id"), PATIENCE, every=1, what="Airflow knows the DAG")
+        wait_until(lambda: hourly.ask("dags/hourly").get("dag_id"), TIMEOUT, every=1, what="Airflow knows the DAG")
         yield hourly
 
 
 def test_a_dag_runs_once_for_each_closed_hour(platform: HourlyPlatform) -> None:
     rng, airflow = random.Random(SEED), platform.airflow
     platform.send_hour()
-    wait_until(lambda: platform.control.last_partition("totals"), PATIENCE, every=1, what="the first partition")
+    wait_until(lambda: platform.control.last_partition("totals"), TIMEOUT, every=1, what="the first partition")
     kills: dict[str, Callable[[], object]] = {"driver": platform.kill_driver}
     kills |= {server.name: server.kill for server in airflow.servers}
     platform.send_hour()
@@ -184,7 +184,7 @@ def test_a_dag_runs_once_for_each_closed_hour(platform: HourlyPlatform) -> None:
     assert asset["uri"] == f"kafka://{platform.bootstrap}/shop-totals"
     events = platform.pages(f"assets/events?asset_id={asset['id']}&order_by=timestamp", "asset_events")
     assert Counter(e["partition_key"] for e in events) == {partition_key(hour): 1 for hour in hours}
-    wait_until(lambda: not platform.control.sent_partitions(), PATIENCE, every=1, what="the next run confirms them")
+    wait_until(lambda: not platform.control.sent_partitions(), TIMEOUT, every=1, what="the next run confirms them")
     assert not platform.control.partition_event_due(["totals"])
     minutes = Counter(int(r.key or "") for r in read(platform.bootstrap, "shop-totals"))
     closed = [int(hour.timestamp() * 1000) + minute * 60_000 for hour in hours for minute in range(60)]

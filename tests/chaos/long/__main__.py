@@ -33,7 +33,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--round", type=int, default=40, help="faults between two checks")
     parser.add_argument("--home", type=Path, default=Path(".penstock-chaos"), help="data and state of the run")
     parser.add_argument("--grace", type=float, default=120.0, help="grace of the streams, seconds; no outage is longer")
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds within which all output must be written")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds within which all output must be written")
     parser.add_argument("--streams", default=",".join(STREAMS), help="only these, by name, with commas")
     parser.add_argument("--kinds", default="", help="only these kills, by name, with commas")
     parser.add_argument("--without-airflow", action="store_true", help="supervise drivers without Airflow")
@@ -133,7 +133,7 @@ class Run:
         horizon = self.traffic.quiet()
         self._recover("start")
         table = self.ledger.rows()
-        started_at, deadline = time.monotonic(), time.monotonic() + self.state.grace + self.options.patience
+        started_at, deadline = time.monotonic(), time.monotonic() + self.state.grace + self.options.timeout
         while mistakes := self.checker.mistakes(horizon, table):
             if time.monotonic() > deadline:
                 break

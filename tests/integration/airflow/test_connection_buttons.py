@@ -37,7 +37,7 @@ from tests.support.view_api import Doors
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 # No button may hang longer: Airflow's API server waits for it.
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,7 +61,7 @@ def press(conn_type: str, **fields: Any) -> tuple[bool, str]:
         m.setitem(os.environ, "AIRFLOW_CONN_ABCDEF", connection.get_uri())
         began = time.monotonic()
         status, message = connection.test_connection()  # type: ignore[no-untyped-call]
-    assert time.monotonic() - began < PATIENCE, message
+    assert time.monotonic() - began < TIMEOUT, message
     assert "aBcDeF" not in message
     assert "hidden" not in message
     return status, message

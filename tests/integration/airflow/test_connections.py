@@ -53,7 +53,7 @@ globals().update(declare_dags("streams", "heartbeat"))
 BROKER_PASSWORD, OLD, NEW = 'weir-4711 "a\\b', "sluice-4712/@", "gate-4713"
 SECRETS = (b"weir-4711", b"sluice-4712", b"gate-4713")
 # A busy machine takes many times what a quiet one does.
-PATIENCE = 300.0
+TIMEOUT = 300.0
 
 
 class Platform(NamedTuple):
@@ -156,7 +156,7 @@ def test_a_driver_is_launched_with_what_only_airflow_has(platform: Platform) -> 
 
     p.insert("first")
     send(p.broker.bootstrap, [Record("sales", None, "1")])
-    wait_until(lambda: "connection shop is missing" in fault(), PATIENCE, every=1, what="the capture fails")
+    wait_until(lambda: "connection shop is missing" in fault(), TIMEOUT, every=1, what="the capture fails")
     assert "AIRFLOW_CONN_SHOP" in fault()
 
     # The button, as the page presses it.
@@ -169,7 +169,7 @@ def test_a_driver_is_launched_with_what_only_airflow_has(platform: Platform) -> 
     driver = p.driver()
     assert driver is not None
     driver.session.kill()
-    wait_until(lambda: "first" in p.captured(), PATIENCE, every=1, what="the capture works")
+    wait_until(lambda: "first" in p.captured(), TIMEOUT, every=1, what="the capture works")
     hidden_from_others(p)
     # The API server reads the control database for the operator page.
     headers = {"Authorization": f"Bearer {p.airflow.token()}"}
@@ -183,14 +183,14 @@ def test_a_driver_is_launched_with_what_only_airflow_has(platform: Platform) -> 
     assert driver is not None
     driver.session.kill()
     p.insert("second")
-    wait_until(lambda: "second" in p.captured(), PATIENCE, every=1, what="the next driver has the new password")
+    wait_until(lambda: "second" in p.captured(), TIMEOUT, every=1, what="the next driver has the new password")
     hidden_from_others(p)
 
     # A driver on Spark, and the heartbeats: no further record closes the minute.
     def minutes() -> list[str | None]:
         return [r.value for r in read(p.broker.bootstrap, "sale-minutes")]
 
-    wait_until(lambda: minutes() == ["1"], PATIENCE, every=1, what="a heartbeat closes the minute")
+    wait_until(lambda: minutes() == ["1"], TIMEOUT, every=1, what="a heartbeat closes the minute")
 
 
 def hidden_from_others(p: Platform) -> None:

@@ -58,7 +58,7 @@ DAG = f"dags/{DAG_ID}"
 LAST = timedelta(days=1) - timedelta(milliseconds=1)
 MOMENTS = {day: (timedelta(0), timedelta(hours=3 * day), LAST) for day in (2, 3, 5, 6)}
 # A busy machine takes many times what a quiet one does.
-PATIENCE = 300.0
+TIMEOUT = 300.0
 
 
 def event(partition: int, offset: int, at: datetime, value: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
         control.set_desired(["kept-archive"], "off", Actor("test", "cli"))
         airflow = stack.enter_context(Airflow(home, free_port(), project))
         dags = f"dags?dag_id_pattern={DAG_ID}"
-        wait_until(lambda: asked(airflow, dags).get("total_entries"), PATIENCE, every=1, what="Airflow knows the DAG")
+        wait_until(lambda: asked(airflow, dags).get("total_entries"), TIMEOUT, every=1, what="Airflow knows the DAG")
         yield Whole(airflow, broker.bootstrap, Bucket(endpoint, KEPT.bucket, KEPT.prefix))
 
 
@@ -140,7 +140,7 @@ def ended(airflow: Airflow, run: str) -> str:
         found = asked(airflow, f"{DAG}/dagRuns/{run}").get("state")
         return found if found in ("success", "failed") else None
 
-    return wait_until(state, PATIENCE, every=1, what=f"{run} ends") or ""
+    return wait_until(state, TIMEOUT, every=1, what=f"{run} ends") or ""
 
 
 def told(airflow: Airflow, run: str) -> list[str]:
@@ -172,7 +172,7 @@ def command(airflow: Airflow, *words: str) -> str:
         assert not done.returncode, done.stdout + done.stderr
         return done.stdout or "nothing"
 
-    return wait_until(created, PATIENCE, every=1, what="Airflow's backfill is created")
+    return wait_until(created, TIMEOUT, every=1, what="Airflow's backfill is created")
 
 
 def day(n: int) -> str:
@@ -186,7 +186,7 @@ def latest(airflow: Airflow) -> dict[str, Any]:
         found = asked(airflow, f"backfills?dag_id={DAG_ID}&order_by=-id").get("backfills", [])
         return dict(found[0]) if found and found[0]["completed_at"] else None
 
-    return wait_until(done, PATIENCE, every=1, what="Airflow's backfill is completed") or {}
+    return wait_until(done, TIMEOUT, every=1, what="Airflow's backfill is completed") or {}
 
 
 def runs(airflow: Airflow) -> dict[str, dict[str, Any]]:
@@ -289,7 +289,7 @@ def test_range_of_days_as_the_ui_asks_for_it(whole: Whole) -> None:
                 return False
             raise
 
-    wait_until(created, PATIENCE, every=1, what="Airflow's backfill is created")
+    wait_until(created, TIMEOUT, every=1, what="Airflow's backfill is created")
     latest(one)
     made = runs(one)
     assert [made[day(n)]["state"] for n in (2, 3)] == ["success", "success"]
@@ -333,7 +333,7 @@ def test_day_whose_rows_are_lost_before_they_are_verified_fails(whole: Whole) ->
     slowly = json.dumps({"target": "cleaned", "rate": 20})
     command(one, *asks, "--dag-run-conf", slowly, "--reprocess-behavior", "completed")
     places = wait_until(
-        lambda: [place for place, end in whole.ends("cleaned").items() if end], PATIENCE, what="the first rows"
+        lambda: [place for place, end in whole.ends("cleaned").items() if end], TIMEOUT, what="the first rows"
     )
     for deleted in admin(whole.bootstrap).delete_records([TopicPartition(*place, -1) for place in places]).values():
         deleted.result(60)

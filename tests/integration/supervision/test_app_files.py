@@ -36,7 +36,7 @@ STREAM = Stream("{name}", "{app}", {{"orders": Input(Topic("orders", partitions=
 # Beyond the 20 s that a driver may lack a stream, and short: a run tells of failing streams at its end.
 EPOCH = 40
 # A busy machine takes many times what a quiet one does.
-PATIENCE = 300.0
+TIMEOUT = 300.0
 
 
 def write(project: Path, app: str, name: str, text: str = STREAM) -> None:
@@ -69,7 +69,7 @@ class Platform:
             d = self.control.driver(row.incarnation) if row and row.incarnation else None
             return d if d and d.state == "running" and d.session.alive() else None
 
-        found = wait_until(runs, PATIENCE, what=f"a driver of {app} runs")
+        found = wait_until(runs, TIMEOUT, what=f"a driver of {app} runs")
         assert found
         return found
 
@@ -80,7 +80,7 @@ class Platform:
             found = self.control.driver(d.incarnation)
             return found if found and found.state == "ended" else None
 
-        found = wait_until(row, PATIENCE, what=f"driver {d.incarnation} of {d.app} ends")
+        found = wait_until(row, TIMEOUT, what=f"driver {d.incarnation} of {d.app} ends")
         assert found
         return found
 
@@ -93,7 +93,7 @@ class Platform:
         def lacking() -> set[str]:
             return {name for name in streams if value not in [r.value for r in read(self.bootstrap, f"{name}-out")]}
 
-        wait_until(lambda: not lacking(), PATIENCE, every=1, what=f"{value} comes out of {streams}")
+        wait_until(lambda: not lacking(), TIMEOUT, every=1, what=f"{value} comes out of {streams}")
 
     def made_again(self) -> None:
         """The topic of orders is deleted, and there again."""
@@ -112,7 +112,7 @@ class Platform:
         def ended() -> list[dict[str, Any]]:
             return [r for r in self.get(path)["dag_runs"] if datetime.fromisoformat(r["end_date"]) > after]
 
-        return wait_until(ended, PATIENCE, every=1, what=f"a run of streams_{app} ends: {state}")[0]
+        return wait_until(ended, TIMEOUT, every=1, what=f"a run of streams_{app} ends: {state}")[0]
 
     def told(self, run: dict[str, Any]) -> str:
         """The log of a supervising run."""
@@ -133,7 +133,7 @@ def platform(project: Path, home: Path) -> Iterator[Platform]:
     given = {
         "PENSTOCK_SUPERVISE_EPOCH": EPOCH,
         # No driver is killed because this machine is slow.
-        "PENSTOCK_DRAIN_TIMEOUT": PATIENCE,
+        "PENSTOCK_DRAIN_TIMEOUT": TIMEOUT,
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 15,
     }
     with ExitStack() as stack:
@@ -178,7 +178,7 @@ def test_airflow_follows_app_files_that_are_added_broken_and_removed(platform: P
         rows = p.control.progress("shop") | p.control.progress("bank")
         return all("recreated" in (rows[name].error or "") for name in names)
 
-    wait_until(asks, PATIENCE, every=1, what="all streams ask how to go on")
+    wait_until(asks, TIMEOUT, every=1, what="all streams ask how to go on")
     for name in names:
         penstock("streams", "go-on", name)
     p.flows(*names)
@@ -196,8 +196,8 @@ def test_airflow_follows_app_files_that_are_added_broken_and_removed(platform: P
         assert dags.keys() == {"streams_shop", "streams_bank"}
         return all(datetime.fromisoformat(d["last_parsed_time"]) > broken for d in dags.values())
 
-    wait_until(told, PATIENCE, every=1, what="Airflow shows the mistake")
-    wait_until(listed, PATIENCE, every=1, what="both DAGs were read again")
+    wait_until(told, TIMEOUT, every=1, what="Airflow shows the mistake")
+    wait_until(listed, TIMEOUT, every=1, what="both DAGs were read again")
     assert second.session.kill()
     p.flows("sales", "returns", "rates")
     assert p.driver("shop").incarnation != second.incarnation, "it is looked after as before"
