@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import ssl
 import sys
 import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import certifi
 import pytest
+from pymysql.connections import Connection
 from pyspark.sql import SparkSession
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -99,6 +102,29 @@ def _quick_jvms() -> Iterator[None]:
         settings.cache_clear()
         yield
     settings.cache_clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_tls_contexts() -> Iterator[None]:
+    """To load all authorities takes 23 ms: httpx does it for each client, PyMySQL for each connection, to a server
+    without TLS, too. Contexts with options are not shared. Tested with PyMySQL 1.2.4, whose private name this is."""
+    create, create_preferred = ssl.create_default_context, Connection._create_ssl_ctx  # type: ignore[attr-defined]
+
+    @cache
+    def preferred() -> ssl.SSLContext:
+        context: ssl.SSLContext = create_preferred(Connection(defer_connect=True, ssl_disabled=True), {})
+        return context
+
+    @cache
+    def certified() -> ssl.SSLContext:
+        return create(cafile=certifi.where())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "_create_ssl_ctx", lambda self, to: create_preferred(self, to) if to else preferred())
+        patch.setattr(ssl, "create_default_context", lambda *args, **options: (
+            certified() if not args and options == {"cafile": certifi.where()} else create(*args, **options)
+        ))  # fmt: skip
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
