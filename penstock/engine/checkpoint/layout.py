@@ -20,6 +20,7 @@ from penstock.engine.checkpoint.offset_log import (
     OffsetMapping,
     SourceOffsets,
     TopicOffsets,
+    committed_watermark,
     merge_offsets,
     replace_offsets,
 )
@@ -227,9 +228,19 @@ class Checkpoint:
         starts = self._ends(done) if done >= 0 else self._initial()
         return starts, self._ends(planned) if planned is not None else starts
 
-    def replace_offsets(self, mapping: OffsetMapping) -> None:
-        """Change where reading goes on, also in the planned batch. The query must not run."""
+    def replace_offsets(self, mapping: OffsetMapping, written: CommitMarker) -> None:
+        """Change where reading goes on, also in the planned batch. The query must not run.
+
+        The planned batch may have its watermark by heartbeats, and no longer reads them: it gets the one that the batch
+        before has ended with.
+
+        Args:
+            mapping: New offsets.
+            written: Marker of the last batch that is written: its watermark stays, as its rows depend on it.
+        """
         done, planned = self._last_batches()
+        ended_with = committed_watermark(self.commit_text(done)) if done >= 0 else 0
+        is_written = planned == written.batch and self.wrote_marker(written)
         for source in self._folder.list_names("sources") if done < 0 else ():
             name = f"sources/{source}/0"
             head, brace, rest = (self._folder.read_verified(name) or "").partition("{")
@@ -238,7 +249,8 @@ class Checkpoint:
         for number in (planned, done):
             if number is not None and number >= 0:
                 plan = self._plan(number)
-                if (changed := plan.replace_offsets(mapping)) != plan.text:
+                watermark_ms = ended_with if number == planned and not is_written else None
+                if (changed := plan.replace_offsets(mapping, watermark_ms)) != plan.text:
                     self._folder.replace(f"offsets/{number}", changed)
         self._last = None
 

@@ -62,10 +62,12 @@ class BatchPlan:
         """The next offsets of all sources by topic; where two sources read a topic, of the one that lags."""
         return merge_offsets(self.sources)
 
-    def replace_offsets(self, mapping: OffsetMapping) -> str:
-        """The entry as text, with mapped offsets; unchanged if no offset changes."""
+    def replace_offsets(self, mapping: OffsetMapping, watermark_ms: int | None = None) -> str:
+        """The entry as text, with mapped offsets, and then with another watermark; unchanged if no offset changes."""
         version, metadata, *lines = self.text.split("\n")
         fresh = [replace_offsets(line, source, mapping) for line, source in zip(lines, self.sources, strict=True)]
+        if watermark_ms is not None and fresh != lines:
+            metadata = json.dumps(self.metadata | {"batchWatermarkMs": watermark_ms}, separators=(",", ":"))
         return "\n".join([version, metadata, *fresh])
 
 

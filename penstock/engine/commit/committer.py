@@ -86,9 +86,9 @@ class BatchCommitter:
         self._upstream: UpstreamProgress | None = None
         self._rejects: RejectFinder
         self._watermark: Watermark
-        self._heartbeats = HeartbeatBatches(stream, spark, bootstrap)
         self.folds = fold_store(stream.name, spark, checkpoint.path)
         self._splitter = BatchSplitter(stream, spark, bootstrap, checkpoint, out_of_memory=out_of_memory)
+        self._heartbeats = HeartbeatBatches(stream, spark, bootstrap, self._splitter)
         search = PoisonSearch(stream, spark, bootstrap, self._rows_of_inputs, checkpoint.path)
         self._poison = PoisonRecords(stream, search, on_stall)
         # Held while a batch is committed: a stop waits for it, so that no transaction is aborted.
@@ -355,9 +355,7 @@ class BatchCommitter:
             self._poison.forget(changes)
             # Meanwhile a marker has no plans: they would say that the offset log is another's.
             self._replace_markers(lambda marker: replace(changes.within(marker), plans={}))
-            self._checkpoint.replace_offsets(
-                lambda topic, partition, at: None if topic in changes.gone else changes.offset(topic, partition, at)
-            )
+            self._checkpoint.replace_offsets(changes.mapping, self.committed)
             self._checkpoint.sync()
             self._replace_markers(lambda marker: replace(marker, plans=self._checkpoint.batch(marker.batch).plans))
         self._replace_markers(changes.without)
@@ -383,7 +381,7 @@ class BatchCommitter:
             if (passed := replace(corrupt.skip_marker(marker), plans={})).offsets != marker.offsets:
                 letters = corrupt.without_passed(marker).dead_letters(self._stream, index, self._bootstrap)
                 self._delivery.deliver(store, {}, letters.tables, passed, index)
-        self._checkpoint.replace_offsets(corrupt.skip)
+        self._checkpoint.replace_offsets(corrupt.skip, self.committed)
         self._checkpoint.sync()
         self._replace_markers(lambda marker: replace(marker, plans=self._plans(marker.batch)))
         letters = corrupt.dead_letters(self._stream, index, self._bootstrap)

@@ -165,9 +165,9 @@ class BatchSplitter:
         """Split the planned batch before the next start."""
         self._out_of_memory = True
 
-    def is_split(self, batch: PlannedBatch) -> bool:
-        """Whether a batch is part of one that was split."""
-        return any(level.holds(batch.ends) for level in self._state.levels)
+    def is_split(self, ends: TopicOffsets) -> bool:
+        """Whether a batch with these next offsets is part of one that was split."""
+        return any(level.holds(ends) for level in self._state.levels)
 
     def finish(self, read: TopicOffsets) -> bool:
         """End the levels that are read, by the next offsets; whether batches may be larger from the next start on."""
@@ -204,7 +204,7 @@ class BatchSplitter:
 
     def shorten(self, batch: PlannedBatch, topic: str, partition: int, at: int) -> None:
         """Let a planned batch, of which nothing is written, end earlier in one partition."""
-        if not self.is_split(batch):
+        if not self.is_split(batch.ends):
             self._save(replace(self._state, levels=(*self._state.levels, SplitLevel(batch.ends, 0))))
         self._checkpoint.shorten_batch(batch, {topic: {partition: at}})
 

@@ -69,6 +69,10 @@ class InputChanges:
         first, end = self.logs.get((topic, partition), (at, at))
         return min(max(at, first), end)
 
+    def mapping(self, topic: str, partition: int, at: int) -> int | None:
+        """An offset of the log that there is now; None if its topic is gone."""
+        return None if topic in self.gone else self.offset(topic, partition, at)
+
     def within(self, mark: CommitMarker) -> CommitMarker:
         """A marker with the offsets at which reading goes on."""
         offsets = {t: {p: self.offset(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from penstock.codec.heartbeat import HEARTBEAT_KEY, heartbeat_signer
 from penstock.engine.jvm import heartbeat_watermark
+from penstock.engine.query.watermark import is_cut
 from penstock.kafka.client import assign, reader_config
 from penstock.model.output_mode import millis
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     from penstock.engine.checkpoint.offset_log import TopicOffsets
+    from penstock.engine.query.watermark import BatchLimits
     from penstock.model.stream import Stream
 
 # Records of a partition that are read: more of them are a backlog, or no heartbeats.
@@ -34,10 +36,11 @@ class HeartbeatBatches:
         stream: the stream; one that does not wait for the clock gets no heartbeats.
         spark: its session.
         bootstrap: the brokers.
+        limits: says which batches are part of a larger one: those leave the watermark where it is.
     """
 
-    def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str) -> None:
-        self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
+    def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str, limits: BatchLimits) -> None:
+        self._stream, self._spark, self._bootstrap, self._limits = stream, spark, bootstrap, limits
         self._signer = heartbeat_signer()
         self._consumer: Consumer | None = None
         self._watches = False
@@ -58,15 +61,21 @@ class HeartbeatBatches:
 
         Returns:
             The earliest of the partitions' last heartbeats; None if there is another record, a partition without a
-            heartbeat, or no answer.
+            heartbeat, no answer, or more to read than the batch takes.
         """
         ranges: dict[tuple[str, int], tuple[int, int]] = {}
         for start, ends in sources:
-            for topic, partition, end in ((t, p, end) for t, parts in ends.items() for p, end in parts.items()):
-                read = start.get(topic, {}).get(partition, 0), end
-                if ranges.setdefault((topic, partition), read) != read:
-                    # Two inputs read a topic, and one of them does not come to its heartbeats in this batch.
-                    return None
+            of_input = {
+                (topic, partition): (start.get(topic, {}).get(partition, 0), end)
+                for topic, parts in ends.items()
+                for partition, end in parts.items()
+            }
+            counts = [end - first for first, end in of_input.values()]
+            if is_cut(self._limits.max_records, counts) or self._limits.is_split(ends):
+                return None
+            if any(ranges.setdefault(partition, read) != read for partition, read in of_input.items()):
+                # Two inputs read a topic, and one of them does not come to its heartbeats in this batch.
+                return None
         if not ranges or not all(1 <= end - start <= MAX_RECORDS for start, end in ranges.values()):
             return None
         if self._consumer is None:

@@ -12,7 +12,10 @@ from penstock.engine.query import source
 from penstock.engine.query.upstream import NO_LIMIT, inputs_limited_by_upstream
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from penstock.engine.checkpoint.layout import PlannedBatch
+    from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.engine.jvm.bridge import BatchExecution
     from penstock.engine.query.upstream import UpstreamProgress
     from penstock.model.stream import Stream
@@ -25,8 +28,21 @@ class BatchLimits(Protocol):
     def max_records(self) -> int:
         """Records of a batch, 0 for no limit."""
 
-    def is_split(self, batch: PlannedBatch) -> bool:
-        """Whether a batch is part of a larger one."""
+    def is_split(self, ends: TopicOffsets) -> bool:
+        """Whether a batch with these next offsets is part of a larger one."""
+
+
+def is_cut(limit: int, counts: Collection[int]) -> bool:
+    """Whether an input may hold more than a batch took of it.
+
+    Spark rounds down the share of each partition that has records. What it took of a new partition is not known here,
+    and counts as all that there is: holding the watermark once more than needed does no harm.
+
+    Args:
+        limit: the most records of a batch; 0 for no limit.
+        counts: what the batch took of each partition.
+    """
+    return 0 < limit < sum(counts) + sum(count > 0 for count in counts)
 
 
 class Watermark:
@@ -64,7 +80,7 @@ class Watermark:
             # The shape of a query's plan is fixed, and to walk it costs a hundred calls to the JVM.
             self._inputs_by_path = [(path, self._input(path, execution)) for path in execution.watermark_paths()]
         limits = self._feeds.limits(batch.batch_id, inputs_limited_by_upstream(self._stream)) if self._feeds else {}
-        cut = self._cut(batch) or self._limits.is_split(batch)
+        cut = self._cut(batch) or self._limits.is_split(batch.ends)
         latest = [None if cut else self._latest(name, limits, batch, execution) for _, name in self._inputs_by_path]
         moved = execution.cap_watermark([path for path, _ in self._inputs_by_path], latest)
         if not self._inputs_by_path:
@@ -95,18 +111,14 @@ class Watermark:
         return min(batch.at_ms, upto) or None
 
     def _cut(self, batch: PlannedBatch) -> bool:
-        """Whether an input may hold more than the batch took of it.
-
-        Spark rounds down the share of each partition that has records. What it took of a new partition is not known
-        here, and counts as all that there is: holding the watermark once more than needed does no harm.
-        """
+        """Whether an input may hold more than the batch took of it."""
         limit = self._limits.max_records
         for input_ in self._stream.sources.values() if limit else ():
-            parts = [
+            counts = [
                 end - batch.starts.get(topic, {}).get(partition, 0)
                 for topic, ends in source.batch_ends_of_input(input_, batch).items()
                 for partition, end in ends.items()
             ]
-            if sum(parts) > limit - sum(part > 0 for part in parts):
+            if is_cut(limit, counts):
                 return True
         return False

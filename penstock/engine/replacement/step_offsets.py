@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.engine.checkpoint.offset_log import BatchPlan, TopicOffsets
 
 
@@ -21,7 +20,7 @@ class StepLimits:
     reads_all: bool = False
     max_records: int = 0
 
-    def is_split(self, batch: PlannedBatch) -> bool:  # noqa: ARG002
+    def is_split(self, ends: TopicOffsets) -> bool:  # noqa: ARG002
         return not self.reads_all
 
 

@@ -18,6 +18,7 @@ from penstock.errors import BrokerError
 from penstock.kafka import dead_letters as letters
 from penstock.kafka.log_corruption import find_corrupt_range
 from penstock.kafka.replay import replay
+from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import Table, Topic
 from penstock.tables.topic_reader import TopicReader
@@ -145,10 +146,10 @@ def test_corrupt_compressed_batches_cost_exactly_their_records(
     send(bootstrap, [order(100, partition=1)])
     replace_offsets, died = Checkpoint.replace_offsets, iter([True])
 
-    def dies(self: Checkpoint, fit: OffsetMapping) -> None:
+    def dies(self: Checkpoint, mapping: OffsetMapping, written: CommitMarker) -> None:
         if next(died, False):
             raise OSError("it died")
-        replace_offsets(self, fit)
+        replace_offsets(self, mapping, written)
 
     def finds(*args: Any) -> range | None:
         corrupt = find_corrupt_range(*args)

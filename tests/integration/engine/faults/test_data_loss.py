@@ -22,6 +22,7 @@ from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.topic_writer import TopicWriter
+from penstock.model.output import NO_COMMIT
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -206,7 +207,7 @@ def test_a_truncated_log_is_read_from_its_end_once_accepted(
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     # As if there had been five records more, which a broker brought back from a backup does not have.
     checkpoint = Checkpoint(spark, str(tmp_path), "gaps")
-    checkpoint.replace_offsets(lambda *place: place[-1] + 5)
+    checkpoint.replace_offsets(lambda *place: place[-1] + 5, NO_COMMIT)
     writer = TopicWriter("gaps", "penstock.gaps", bootstrap)
     mark = writer.committed()
     writer.write({}, replace(mark, offsets={EVENTS.name: {0: 8}}, plans=checkpoint.batch(mark.batch).plans))

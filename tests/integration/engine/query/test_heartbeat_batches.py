@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,11 +22,15 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.offset_log import TopicOffsets
 from penstock.engine.commit.delivery import BatchDelivery
 from penstock.engine.query.heartbeat_batches import MAX_RECORDS, HeartbeatBatches
+from penstock.engine.replacement.step_offsets import StepLimits
 from penstock.errors import BrokerError
+from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.cleanup import delete_topics
 from penstock.kafka.client import client_config
 from penstock.streams import EmitFinal, F, Input, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, read, running, send
+from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -176,7 +181,7 @@ def test_of_other_records_or_partitions_without_one_there_is_no_time(spark: Spar
         sale(0), beat(1, AT + 30),
     ]  # fmt: skip
     send(bootstrap, sent)
-    with closing(HeartbeatBatches(stream_of(SALES), spark, bootstrap)) as reader:
+    with closing(HeartbeatBatches(stream_of(SALES), spark, bootstrap, StepLimits(reads_all=True))) as reader:
         assert reader.time([(ends(0, 0), ends(1, 1))]) == AT
         assert reader.time([(ends(0, 0), ends(2, 2))]) == AT + 10, "the last of each partition counts"
         assert reader.time([(ends(2, 2), ends(3, 3))]) is None, "forged"
@@ -190,6 +195,43 @@ def test_of_other_records_or_partitions_without_one_there_is_no_time(spark: Spar
         assert reader.time([(ends(0, 0), ends(4, 4))]) is None, "a backlog"
 
 
+def test_part_of_a_backlog_has_no_time(spark: SparkSession, bootstrap: str) -> None:
+    """Records that are not read yet may be older: by the order of reading they must not become late."""
+    send(bootstrap, [beat(p, AT) for p in (0, 1)])
+    limits = StepLimits(reads_all=True)
+    with closing(HeartbeatBatches(stream_of(SALES), spark, bootstrap, limits)) as reader:
+        limits.max_records = 4
+        assert reader.time([(ends(0, 0), ends(1, 1))]) == AT
+        limits.max_records = 3
+        assert reader.time([(ends(0, 0), ends(1, 1))]) is None, "Spark rounds down: it may have left one"
+        limits.max_records, limits.reads_all = 0, False
+        assert reader.time([(ends(0, 0), ends(1, 1))]) is None, "a part of a batch that was split"
+
+
+def test_heartbeats_of_a_topic_that_is_made_anew_do_not_move_the_watermark(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """They lie where the planned batch reads, and behind a record that the stream has not read."""
+    sales, start = replace(SALES, partitions=1), AT // 60_000 * 60_000
+    goes_on = Input(sales, schema=SCHEMA, event_time="timestamp_millis(at)", on_data_loss="continue")
+    stream = replace(stream_of(sales), inputs={"sales": goes_on})
+
+    def make_anew(*records: Record) -> None:
+        delete_topics(admin(bootstrap), [SALES.name], bootstrap)
+        wait_until(lambda: SALES.name not in partition_counts(admin(bootstrap), bootstrap))
+        create(bootstrap, sales)
+        send(bootstrap, records)
+
+    make_anew(sale(start / 1000))
+    with running(stream, spark, bootstrap, tmp_path) as run:
+        run.process_all_available()
+        with run.held():
+            make_anew(sale((start + 120_000) / 1000), beat(0, start + 200_000))
+        wait_until(lambda: tended(run.reconcile, lambda: run.figures.late or start + 120_000 in rows(bootstrap)))
+        assert rows(bootstrap) == {start: 1, start + 120_000: 1}
+        assert run.figures.late == 0
+
+
 def test_offsets_without_records_have_no_time(spark: SparkSession, bootstrap: str) -> None:
     """A transaction's end takes an offset, and the broker has not all that is asked for."""
     producer = Producer({**client_config(bootstrap), "transactional.id": "sales"})
@@ -198,7 +240,7 @@ def test_offsets_without_records_have_no_time(spark: SparkSession, bootstrap: st
     for partition in (0, 1):
         producer.produce(SALES.name, beat(partition, AT).value, KEY, partition)
     producer.commit_transaction(10)
-    with closing(HeartbeatBatches(stream_of(SALES), spark, bootstrap)) as reader:
+    with closing(HeartbeatBatches(stream_of(SALES), spark, bootstrap, StepLimits(reads_all=True))) as reader:
         assert reader.time([(ends(0, 0), ends(1, 1))]) == AT
         assert reader.time([(ends(0, 0), ends(2, 2))]) is None
         assert reader.time([(ends(2, 2), ends(3, 3))]) is None

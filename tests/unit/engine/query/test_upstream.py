@@ -261,11 +261,11 @@ def test_a_stream_that_drops_nothing_says_how_far_it_read_to_the_end() -> None:
     each = Stream(
         "each", "a", {"rows": given(SOURCE)}, lambda rows: rows, TopicOutput(BETWEEN, value="at"), Stateless()
     )
-    splitter = SimpleNamespace(max_records=0, is_split=lambda batch: batch.cut)
+    splitter = SimpleNamespace(max_records=0, is_split=bool)
     watermark = Watermark(each, cast(BatchSplitter, splitter), None, 3)
     told = []
     for n, (latest, cut) in enumerate([(5, False), (9, True), (7, False), (6, False), (6, False)]):
-        batch = SimpleNamespace(batch_id=n, starts={}, ends={}, at_ms=100, watermark_ms=0, cut=cut)
+        batch = SimpleNamespace(batch_id=n, starts={}, ends={"cut": {}} if cut else {}, at_ms=100, watermark_ms=0)
         told.append(watermark.cap(cast(PlannedBatch, batch), cast(BatchExecution, Executed(latest))))
     assert told == [3, 5, 5, 7, 7]
 
