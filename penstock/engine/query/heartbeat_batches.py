@@ -65,17 +65,13 @@ class HeartbeatBatches:
         """
         ranges: dict[tuple[str, int], tuple[int, int]] = {}
         for start, ends in sources:
-            of_input = {
-                (topic, partition): (start.get(topic, {}).get(partition, 0), end)
-                for topic, parts in ends.items()
-                for partition, end in parts.items()
-            }
-            counts = [end - first for first, end in of_input.values()]
-            if is_cut(self._limits.max_records, counts) or self._limits.is_split(ends):
+            if is_cut(self._limits.max_records, start, ends) or self._limits.is_split(ends):
                 return None
-            if any(ranges.setdefault(partition, read) != read for partition, read in of_input.items()):
-                # Two inputs read a topic, and one of them does not come to its heartbeats in this batch.
-                return None
+            for topic, partition, end in ((t, p, end) for t, parts in ends.items() for p, end in parts.items()):
+                read = start.get(topic, {}).get(partition, 0), end
+                if ranges.setdefault((topic, partition), read) != read:
+                    # Two inputs read a topic, and one of them does not come to its heartbeats in this batch.
+                    return None
         if not ranges or not all(1 <= end - start <= MAX_RECORDS for start, end in ranges.values()):
             return None
         if self._consumer is None:

@@ -12,8 +12,6 @@ from penstock.engine.query import source
 from penstock.engine.query.upstream import NO_LIMIT, inputs_limited_by_upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.engine.jvm.bridge import BatchExecution
@@ -32,7 +30,7 @@ class BatchLimits(Protocol):
         """Whether a batch with these next offsets is part of a larger one."""
 
 
-def is_cut(limit: int, counts: Collection[int]) -> bool:
+def is_cut(limit: int, starts: TopicOffsets, ends: TopicOffsets) -> bool:
     """Whether an input may hold more than a batch took of it.
 
     Spark rounds down the share of each partition that has records. What it took of a new partition is not known here,
@@ -40,8 +38,10 @@ def is_cut(limit: int, counts: Collection[int]) -> bool:
 
     Args:
         limit: the most records of a batch; 0 for no limit.
-        counts: what the batch took of each partition.
+        starts: the first offsets of the batch.
+        ends: its next offsets, of the input.
     """
+    counts = [end - starts.get(t, {}).get(p, 0) for t, parts in ends.items() for p, end in parts.items()]
     return 0 < limit < sum(counts) + sum(count > 0 for count in counts)
 
 
@@ -113,12 +113,5 @@ class Watermark:
     def _cut(self, batch: PlannedBatch) -> bool:
         """Whether an input may hold more than the batch took of it."""
         limit = self._limits.max_records
-        for input_ in self._stream.sources.values() if limit else ():
-            counts = [
-                end - batch.starts.get(topic, {}).get(partition, 0)
-                for topic, ends in source.batch_ends_of_input(input_, batch).items()
-                for partition, end in ends.items()
-            ]
-            if is_cut(limit, counts):
-                return True
-        return False
+        inputs = self._stream.sources.values() if limit else ()
+        return any(is_cut(limit, batch.starts, source.batch_ends_of_input(input_, batch)) for input_ in inputs)
