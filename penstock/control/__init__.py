@@ -2,7 +2,6 @@
 
 from penstock.control.client import Control, connect
 from penstock.control.rows import (
-    OPEN_REPLACEMENT,
     Actor,
     AppRow,
     Desired,
@@ -19,7 +18,6 @@ from penstock.control.rows import (
 )
 
 __all__ = [
-    "OPEN_REPLACEMENT",
     "Actor",
     "AppRow",
     "Control",

@@ -119,6 +119,12 @@ class ReplacementRepository(ControlDatabase):
         with self.begin() as c:
             return rows(ReplacementRow, c.execute(query.limit(limit).offset(offset)).mappings())
 
+    def open_replacements(self) -> list[ReplacementRow]:
+        """The open replacements of all apps."""
+        with self.begin() as c:
+            query = select(s.replacement).where(s.replacement.c.state.in_(OPEN_REPLACEMENT))
+            return rows(ReplacementRow, c.execute(query).mappings())
+
     def replacement_count(self) -> int:
         """The number of replacements."""
         with self.begin() as c:

@@ -78,6 +78,15 @@ def test_a_page_of_replacements_has_the_same_actions(control: Control) -> None:
     assert {one.id: one.actions for one in shown} == {"a": [], "b": ["cancel"], "c": ["confirm", "back"]}
 
 
+def test_a_page_read_right_after_the_cut_has_the_actions_of_the_cut(control: Control) -> None:
+    """What the rows are read with may be up to a second older than they are."""
+    before = replace(ROW, id="before", state="following")
+    with control.begin() as c:
+        c.execute(tables.replacement.insert().values(**asdict(replace(ROW, id="now", state="cut"))))
+    [shown] = parts.replacement_list(moment([], replacements=[before]), control, 1)["replacements"]
+    assert shown.actions == ["confirm", "back"]
+
+
 def test_one_that_failed_lately_is_an_alarm() -> None:
     rows = [replace(ROW, name=str(ago), state="failed", ended_at=NOW - ago) for ago in (PAST_FOR, PAST_FOR + 1)]
     assert [view.alarm for view in replacement_views(rows, NOW)] == [True, False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.control import OPEN_REPLACEMENT, Control
+from penstock.control import Control
 from penstock.monitoring.dashboard.answers.paging import PAGE, Pages, search
 from penstock.monitoring.dashboard.answers.streams import neighbour_row
 from penstock.monitoring.dashboard.backfills import run_view
@@ -63,8 +63,8 @@ def replacement_list(data: PageData, control: Control, page: int) -> dict[str, A
     """A page of replacements, newest first. page: counted from 1."""
     pages = Pages.of(page, control.replacement_count())
     rows = control.replacements(PAGE, pages.offset)
-    open_ids = {one.name: one.id for one in data.view.replacements if one.state in OPEN_REPLACEMENT}
-    open_ids |= {row.name: row.id for row in rows if row.is_open}
+    # Not those of `data`, which may be of before the rows.
+    open_ids = {row.name: row.id for row in control.open_replacements()}
     return {**vars(pages), "replacements": listed_views(rows, data.now, open_ids)}
 
 
