@@ -16,14 +16,14 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
 from penstock import catalog, logs
-from penstock.control import Control, DriverRow, EndCode, ProgressRow, connect
+from penstock.control import Control, Desired, DriverRow, EndCode, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.host import session
 from penstock.kafka.admin import admin, end_offsets, log_end_offsets
@@ -69,6 +69,8 @@ class Driver(ABC):
         self._why: tuple[str, EndCode] | None = None
         self._ended_without_memory: DriverRow | None = None
         self._runs: dict[str, DriverRun] = {}
+        # As read last.
+        self._desired: Mapping[str, Desired] = {}
         self._release = 0
         self._has_resources = self._broker_answers = True
         # What was reported last of what it lacks: that all is on its way is what a launch says already.
@@ -239,25 +241,22 @@ class Driver(ABC):
         try:
             # Read before the release: one that is undone has released the earlier code at the same time.
             replacement = self._control.open_replacement(self.app)
-            desired = self._control.desired(self.app)
+            self._desired = self._control.desired(self.app)
             app = self._control.app(self.app)
             # The driver of the version before goes on until it drains.
             is_cut = replacement and replacement.state == "cutting" and self._release >= (replacement.release_seq or 0)
             self._replaced = replacement.name if replacement and is_cut else ""
             self._replaced_last = self._replaced or self._replaced_last
-            drains = app is not None and app.release_seq > self._release and self._standby_wait.is_over(app)
+            if "on" not in self._desired.values():
+                return self._leave("no stream of the app is wanted", "unwanted")
+            if app and app.release_seq > self._release and self._standby_wait.is_over(app):
+                return self._leave(f"release {app.release_seq}", "released")
         except ControlError as e:
             log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)
-            desired = {name: "on" if run.running else "off" for name, run in self._runs.items()}
-            app, drains = None, False
-        if "on" not in desired.values():
-            return self._leave("no stream of the app is wanted", "unwanted")
-        if app and drains:
-            return self._leave(f"release {app.release_seq}", "released")
         for name, run in sorted(self._runs.items(), key=lambda item: item[0] != self._replaced_last):
             if not (was_active := run.active):
                 self._measured.discard(name)
-            if desired.get(name) == "on":
+            if self._desired.get(name) == "on":
                 if self._has_resources and (was_active or (name != self._replaced and self._owns(name))):
                     run.reconcile()
                     if self._replaced and run.active and not was_active:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from penstock import catalog
 from penstock.control import ProgressRow, tables
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, ControlError
 from penstock.settings import settings
 from penstock.supervision import lifecycle
 from penstock.supervision.lifecycle import Driver
@@ -135,7 +135,7 @@ def test_a_stream_that_has_not_heard_where_its_topics_end_is_not_idle(
 
 def test_a_driver_works_until_its_standby_is_ready(p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
     over: list[bool] = [False, True]
-    monkeypatch.setattr(made._standby_wait, "is_over", lambda _: over.pop(0))
+    monkeypatch.setattr(made._standby_wait, "is_over", lambda *_: over.pop(0))
     made._runs = {}
     made._look()
     assert over == [False, True], "there is no release"
@@ -165,7 +165,7 @@ def test_only_the_driver_of_the_cut_waits_for_its_end(
     started: list[str] = []
     run = SimpleNamespace(active=False, running=True, reconcile=lambda: started.append("s"))
     made._runs, made._release = {"s": run}, release
-    monkeypatch.setattr(made._standby_wait, "is_over", lambda _: False)
+    monkeypatch.setattr(made._standby_wait, "is_over", lambda *_: False)
     monkeypatch.setattr(made._leases, "owns", lambda _: True)
     made._look()
     assert (started, made._replaced) == (reconciled, "" if reconciled else "s")
@@ -176,6 +176,23 @@ def test_a_driver_that_no_standby_can_follow_drains_at_once(p: Platform, made: B
     p.control.release("a", ME)
     made._look()
     assert made._why == ("release 1", "released")
+
+
+def test_a_driver_whose_streams_have_not_begun_waits_for_a_database_that_is_down(
+    p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> NoReturn:
+        raise ControlError("the control database does not answer")
+
+    started: list[str] = []
+    made._runs = {"s": SimpleNamespace(active=False, running=False, reconcile=lambda: started.append("s"))}
+    monkeypatch.setattr(made._leases, "owns", lambda _: True)
+    with monkeypatch.context() as patch:
+        patch.setattr(p.control, "open_replacement", fail)
+        made._look()
+    assert (made._leaving.is_set(), started) == (False, [])
+    made._look()
+    assert started == ["s"]
 
 
 def test_a_driver_looks_more_often_while_one_of_its_streams_is_replaced(
