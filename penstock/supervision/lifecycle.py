@@ -249,7 +249,7 @@ class Driver(ABC):
             self._replaced_last = self._replaced or self._replaced_last
             if "on" not in self._desired.values():
                 return self._leave("no stream of the app is wanted", "unwanted")
-            if app and app.release_seq > self._release and self._standby_wait.is_over(app):
+            if app and app.release_seq > self._release and self._standby_wait.is_over(app, self._release):
                 return self._leave(f"release {app.release_seq}", "released")
         except ControlError as e:
             log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)

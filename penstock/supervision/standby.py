@@ -35,15 +35,21 @@ class StandbyWait:
         self._control, self._incarnation, self._obstacle = control, incarnation, obstacle
         self._release, self._since = 0, 0.0
 
-    def is_over(self, app: AppRow) -> bool:
+    def is_over(self, app: AppRow, release: int) -> bool:
         """Whether the driver is to drain for the last release of its app: its standby is ready, or there is none.
 
         The first call of a release asks for its standby. One that is not ready in time is given up. ControlError while
         the control database is down.
+
+        Args:
+            app: The app.
+            release: That of the driver. If it was that of a cut that was undone, there is no standby: the driver must
+                not start the stream, which goes on with the state of the code before.
         """
         now = time.monotonic()
         if self._release != app.release_seq:
-            obstacle = self._obstacle()
+            is_undone = self._control.is_cut_undone(app.name, release)
+            obstacle = f"the cut by release {release} was undone" if is_undone else self._obstacle()
             if obstacle:
                 log.info("no standby for release %d: %s", app.release_seq, obstacle)
                 return True

@@ -205,6 +205,12 @@ class ReplacementRepository(ControlDatabase):
                 add_release(c, row.app, _driver_of(row), note, digest=row.previous)
         return row is not None
 
+    def is_cut_undone(self, app: str, release: int) -> bool:
+        """Whether a release of an app was that of a cut, and the replacement has failed since."""
+        t = s.replacement.c
+        with self.begin() as c:
+            return _row(c, (t.app == app) & (t.release_seq == release) & (t.state == "failed")) is not None
+
 
 def fail_replacement(c: Connection, app: str, why: str) -> None:
     """Give the open replacement of an app, if there is one, the state `failed`."""

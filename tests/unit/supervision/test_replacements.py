@@ -114,6 +114,13 @@ class OneRun(Driver):
         return True
 
 
+class Followed(OneRun):
+    """One that a standby can follow."""
+
+    def standby_obstacle(self) -> str:
+        return ""
+
+
 class Startable:
     """A run that is active once it was reconciled."""
 
@@ -128,11 +135,11 @@ class Startable:
         return ProgressRow("s", "a", "i", state="running" if self.active else "stopped")
 
 
-def driver(p: Platform, monkeypatch: pytest.MonkeyPatch, run: Startable) -> OneRun:
+def driver(p: Platform, monkeypatch: pytest.MonkeyPatch, run: Startable, kind: type[OneRun] = OneRun) -> OneRun:
     monkeypatch.setattr(catalog, "load_partial", lambda **_: (SimpleNamespace(apps={}), []))
     app = p.control.app("a")
     assert app
-    one = OneRun("a", "i", p.control)
+    one = kind("a", "i", p.control)
     one._runs, one._release = {"s": run}, app.release_seq  # type: ignore[dict-item]
     return one
 
@@ -143,18 +150,26 @@ def state(p: Platform, one: Driver) -> str:
     return p.control.progress()["s"].state
 
 
+@pytest.mark.parametrize("kind", [OneRun, Followed])
 @pytest.mark.parametrize("end", ["cut", "failed"])
-def test_a_stream_starts_when_its_cut_has_ended(p: Platform, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_a_stream_starts_when_its_cut_has_ended(
+    p: Platform, monkeypatch: pytest.MonkeyPatch, end: str, kind: type[OneRun]
+) -> None:
     row = ask(p)
     p.control.move_replacement(row.id, "following")
     p.control.begin_cut(row.id)
     run = Startable()
-    one = driver(p, monkeypatch, run)
+    one = driver(p, monkeypatch, run, kind)
     assert (state(p, one), run.active) == ("replacing", False)
     if end == "failed":
         p.control.undo_replacement(row.id, "a row differs")
         one._look()
         assert (one._leaving.is_set(), run.active) == (True, False), "its code is not that of the state"
+        # Nor does one that was launched for it, and looks only now.
+        late = driver(p, monkeypatch, run, kind)
+        late._release = one._release
+        late._look()
+        assert (late._leaving.is_set(), run.active) == (True, False)
         one = driver(p, monkeypatch, run)
     else:
         p.control.move_replacement(row.id, "cut")

@@ -35,7 +35,7 @@ class Release:
         return row
 
     def is_over(self) -> bool:
-        return self.wait.is_over(self.app())
+        return self.wait.is_over(self.app(), self.running.release_seq)
 
     def standby(self) -> DriverRow:
         row = self.control.driver(self.app().standby or "")
