@@ -135,16 +135,17 @@ def _wait_for_place(
     me, report_at = driver.incarnation, 0.0
     while not leaving.wait(LOOK_EVERY):
         try:
+            app = control.app(driver.app)
+            if app is None or "on" not in control.desired(driver.app).values():
+                return "no stream of the app is wanted"
+            # Also by a call whose answer was lost; then it is not reported as a standby any more.
+            if app.incarnation == me:
+                return ""
             if time.monotonic() >= report_at:
                 health_check()
                 if not control.report_standby(me):
                     return "it was given up"
                 report_at = time.monotonic() + settings().progress_every
-            app = control.app(driver.app)
-            if app is None or "on" not in control.desired(driver.app).values():
-                return "no stream of the app is wanted"
-            if app.incarnation == me:
-                return ""
             if why := lost_place(app, driver):
                 return why
             before = control.driver(app.incarnation) if app.incarnation else None

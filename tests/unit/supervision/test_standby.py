@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -253,6 +254,23 @@ def test_a_standby_outlives_an_outage_of_the_database(
         assert asked.wait(10)
     released.end_running()
     assert waiting.ends() == ""
+
+
+def test_a_standby_that_does_not_hear_that_it_has_taken_over_is_one_no_more(
+    released: Release, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_over = released.control.take_over
+
+    def lose_answer(app: str, incarnation: str) -> bool:
+        if take_over(app, incarnation):
+            time.sleep(settings().progress_every)
+            raise ControlError("away")
+        return False
+
+    monkeypatch.setattr(released.control, "take_over", lose_answer)
+    released.end_running()
+    assert waiting.ends() == ""
+    assert released.p.driver().state == "launching"
 
 
 def test_a_driver_that_another_has_followed_is_no_standby(released: Release) -> None:
