@@ -168,7 +168,7 @@ class Driver(ABC):
         except LeaseHeld as e:
             log.error("driver of %s leaves: %s", self.app, e)
             holder = self._control.driver(e.holder)
-            if holder and holder.app == self.app:
+            if holder and holder.app == self.app and holder.state != "ended":
                 self._control.hand_app_over(self.app, self.incarnation, e.holder)
             self._control.end_driver(self.incarnation, str(e), "not begun")
             return LEASES_ELSEWHERE
@@ -345,7 +345,8 @@ class Driver(ABC):
                     self._die(f"the output of {name} hangs for {STUCK_WRITE:g} s", 1)
             try:
                 self._leases.renew()
-                self._control.report_driver_alive(self.incarnation)
+                if not self._control.report_driver_alive(self.incarnation):
+                    self._leave("it was given up", "asked")
                 self._report_resources()
             except LeaseLost as e:
                 if self._leaving.is_set():

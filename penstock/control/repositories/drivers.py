@@ -71,7 +71,8 @@ class DriverRepository(ControlDatabase):
 
         Args:
             incarnation: The driver.
-            lacking: Empty if it lacks none: the driver is `running`, else `queued`. None leaves the state unchanged.
+            lacking: None if it lacks none: the driver is `running`, else `queued`. Empty if they are on their way: the
+                state stays.
         """
         mine = (s.driver.c.incarnation == incarnation) & s.driver.c.state.in_(("launching", "queued", "running"))
         state = {} if lacking == "" else {"state": "queued" if lacking else "running", "reason": lacking}
@@ -86,9 +87,11 @@ class DriverRepository(ControlDatabase):
         with self.begin() as c:
             c.execute(update(s.driver).where(mine).values(alive_at=s.now_ms(), state=state, reason=lacking))
 
-    def report_driver_alive(self, incarnation: str) -> None:
-        """Report that the driver and its JVM are alive."""
-        self.update_driver(incarnation, alive_at=s.now_ms())
+    def report_driver_alive(self, incarnation: str) -> bool:
+        """Report that the driver and its JVM are alive. False if it was given up: its end is recorded already."""
+        mine = (s.driver.c.incarnation == incarnation) & (s.driver.c.state != "ended")
+        with self.begin() as c:
+            return bool(c.execute(update(s.driver).where(mine).values(alive_at=s.now_ms())).rowcount)
 
     def mark_driver_asked_to_leave(self, incarnation: str) -> None:
         """Record that a driver is about to get a signal from Penstock; the driver cannot see who sent a signal."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ from penstock.control import ProgressRow, tables
 from penstock.errors import BrokerError, ControlError
 from penstock.settings import settings
 from penstock.supervision import lifecycle
+from penstock.supervision.lease_keeper import LeaseHolder
 from penstock.supervision.lifecycle import Driver
 from tests.support.supervised_platform import ME, Platform
 
@@ -193,6 +195,44 @@ def test_a_driver_whose_streams_have_not_begun_waits_for_a_database_that_is_down
     assert (made._leaving.is_set(), started) == (False, [])
     made._look()
     assert started == ["s"]
+
+
+def test_a_driver_that_was_given_up_while_nobody_could_kill_it_drains(
+    p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OnceError(Exception):
+        pass
+
+    def end(_: float) -> NoReturn:
+        raise OnceError
+
+    monkeypatch.setattr(lifecycle, "time", SimpleNamespace(sleep=end))
+    monkeypatch.setattr(made, "_report_resources", lambda: None)
+    made._runs = {}
+    p.supervisor().tick()
+    made.incarnation = p.driver().incarnation
+    for given_up in (False, True):
+        if given_up:
+            p.control.end_driver(made.incarnation, "silent for 30 s; it may run on another host")
+        with pytest.raises(OnceError):
+            made._keep()
+        assert made._leaving.is_set() == given_up
+    assert made._why == ("it was given up", "asked")
+
+
+@pytest.mark.parametrize("state", ["running", "ended"])
+def test_an_app_goes_back_to_the_driver_that_has_its_leases_unless_it_was_given_up(
+    p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    p.supervisor().tick()
+    holder = p.driver().incarnation
+    p.control.update_driver(holder, host="another", state=state)
+    p.control.take_lease("s", holder, 15)
+    made.incarnation = p.control.claim("a", holder, host="h", owner="one", log="") or ""
+    made._names, made._leases = ["s"], LeaseHolder(p.control, ["s"], made.incarnation)
+    assert made.run() == lifecycle.LEASES_ELSEWHERE
+    assert p.driver().incarnation == (holder if state == "running" else made.incarnation)
 
 
 def test_a_driver_looks_more_often_while_one_of_its_streams_is_replaced(
