@@ -202,8 +202,7 @@ def _started() -> dict[str, Any]:
 
 def last_log() -> Path:
     """The log of the process that was started last."""
-    folder = settings().logs
-    return max(folder.glob("driver-shared-session-2*.log"), default=folder / "driver-shared-session.log")
+    return max(launch.logs_of("shared-session"), default=settings().logs / "driver-shared-session.log")
 
 
 def _lock_file() -> Path:

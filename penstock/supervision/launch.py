@@ -59,9 +59,15 @@ def new_log(app: str) -> Path:
     folder = settings().logs
     with files.owner_only():
         folder.mkdir(parents=True, exist_ok=True)
-    for old in sorted(folder.glob(f"driver-{app}-2*.log"))[: -LOGS_KEPT + 1]:
+    for old in logs_of(app)[: -LOGS_KEPT + 1]:
         old.unlink(missing_ok=True)
     return folder / f"driver-{app}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
+
+
+def logs_of(app: str) -> list[Path]:
+    """The log files of an app's drivers, the oldest first; not those of an app whose name begins with its name."""
+    digit = "[0-9]"
+    return sorted(settings().logs.glob(f"driver-{app}-{8 * digit}T{12 * digit}.log"))
 
 
 def write_spark_conf(app: str, conf: Mapping[str, str]) -> Path:

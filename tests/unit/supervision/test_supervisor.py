@@ -238,6 +238,17 @@ def test_the_log_is_written_and_old_ones_go(p: Platform) -> None:
     assert len(list(folder.iterdir())) == launch.LOGS_KEPT - 1
 
 
+def test_the_logs_of_an_app_whose_name_goes_on_stay(p: Platform) -> None:
+    p.supervisor().tick()
+    own, folder = Path(p.driver().log), settings().logs
+    for n in range(launch.LOGS_KEPT):
+        (folder / f"driver-a-24h-20990101T{n:06d}000000.log").touch()
+    before = set(folder.iterdir())
+    launch.new_log("a")
+    assert set(folder.iterdir()) == before
+    assert launch.logs_of("a") == [own]
+
+
 def test_a_crash_loop_is_slowed_down_though_the_clock_was_set_back(p: Platform) -> None:
     s = p.supervisor()
     s.tick()
