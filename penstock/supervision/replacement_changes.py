@@ -41,10 +41,6 @@ def change_replacement(
         ReplacementRefused: Its state does not allow that, and nothing was done; or it is confirmed, and the store of a
             sink did not remove the documents before.
     """
-    newest = control.replacement_of(row.name)
-    if newest and newest.is_open and newest.id != row.id:
-        # What follows a cut is decided first.
-        raise refused_change(newest, verb)
     if verb == "cut":
         done = control.request_cut(row.id, actor, note)
     elif verb == "cancel":
@@ -53,7 +49,9 @@ def change_replacement(
     else:
         done = control.move_replacement(row.id, "confirmed", actor=actor, why=note)
     if not done:
-        raise refused_change(control.replacement(row.id) or row, verb)
+        newest = control.replacement_of(row.name)
+        # What follows a cut is decided first.
+        raise refused_change(newest if newest and newest.is_open else control.replacement(row.id) or row, verb)
     if verb == "confirm":
         forget_earlier_documents(control, row)
 

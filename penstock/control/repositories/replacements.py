@@ -78,6 +78,8 @@ class ReplacementRepository(ControlDatabase):
             if made := _row(c, s.replacement.c.id == identity):
                 return made
             _check_can_start(c, name, app, previous, running)
+            if options.get("back"):
+                _check_can_go_back(c, name, previous)
             insert_if_new(c, s.app, name=own_app, release_seq=0, restarts=0)
             # A driver of an earlier replacement drains, as after a release.
             mine = s.app.c.name == own_app
@@ -234,6 +236,16 @@ def _check_can_start(c: Connection, name: str, app: str, previous: str, running:
         )
 
 
+def _check_can_go_back(c: Connection, name: str, digest: str) -> None:
+    last = _row(c, (s.replacement.c.name == name) & (s.replacement.c.digest == digest))
+    if last is None or last.state != "cut":
+        raise ReplacementRefused(
+            f"stream {name} cannot go back to the version before its replacement",
+            got=f"it is {last.state} since" if last else "it was never replaced",
+            hint=f"put the earlier code on the disk, and `penstock streams replace {name}`",
+        )
+
+
 def _move(
     c: Connection,
     identity: str,
@@ -244,6 +256,8 @@ def _move(
     columns: Mapping[str, Any] | None = None,
 ) -> ReplacementRow | None:
     """As `ReplacementRepository.move_replacement`; the row afterwards, or None if it has another state."""
+    if to == "confirmed" and _is_followed(c, identity):
+        return None
     mine = (s.replacement.c.id == identity) & s.replacement.c.state.in_(tuple(of) or BEFORE[to])
     values = bounded(s.replacement, {"state": to, "why": why, **(columns or {})}) | {"reported_at": s.now_ms()}
     if to == "cut":
@@ -265,6 +279,16 @@ def _move(
         c.execute(update(s.stream).where(driven).values(desired="off", changed_at=s.now_ms()))
     record_action(c, actor or _driver_of(row), to, row.name, why)
     return row
+
+
+def _is_followed(c: Connection, identity: str) -> bool:
+    """Whether another replacement of the stream is open; none is requested before the transaction ends."""
+    row = _row(c, s.replacement.c.id == identity)
+    if row is None:
+        return False
+    locked_release(c, row.app)
+    other = _open(c, row.app)
+    return other is not None and other.name == row.name
 
 
 def _row(c: Connection, condition: Any) -> ReplacementRow | None:

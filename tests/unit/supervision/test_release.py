@@ -17,6 +17,7 @@ from penstock.settings import settings
 from penstock.supervision import code_snapshot, released_code
 from penstock.supervision import release as releases
 from penstock.supervision.release_queue import MAX_WAITING, ReleaseQueue
+from penstock.supervision.replacement_changes import change_replacement
 from penstock.supervision.replacement_options import replacement_options
 from tests.support.supervised_platform import ME, Platform
 from tests.support.wait import wait_until
@@ -238,13 +239,40 @@ def test_a_stream_goes_back_to_the_code_that_it_had(p: Platform, code: Code) -> 
         go_back()
 
 
-@pytest.mark.usefixtures("code")
-def test_a_release_since_the_cut_is_not_undone(p: Platform) -> None:
-    row = releases.start_replacement(p.control, "a", "s", ME, OPTIONS)
-    assert row
+@pytest.fixture
+def cut(p: Platform, code: Code) -> ReplacementRow:  # noqa: ARG001
+    """A replacement of `s` that is cut."""
+    earlier = released_code.take(p.control)
+    p.control.release("a", ME, digest=earlier)
+    row = p.control.request_replacement("s", "a", "newer", earlier, ME, OPTIONS)
     p.control.move_replacement(row.id, "following")
     p.control.begin_cut(row.id)
     p.control.move_replacement(row.id, "cut")
-    p.control.release("a", ME, digest="newer")
-    with pytest.raises(ReplacementRefused, match=r"app a was released since .*; got: the code newer instead of"):
+    return row
+
+
+def test_what_is_confirmed_while_the_code_is_checked_is_not_gone_back_behind(
+    p: Platform, cut: ReplacementRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: object) -> releases.AppNeeds:
+        change_replacement(p.control, cut, "confirm", ME)
+        return releases.AppNeeds([], [])
+
+    monkeypatch.setattr(releases, "check_replacement", check)
+    with pytest.raises(ReplacementRefused, match=r"s cannot go back .*; got: it is confirmed since; hint: put"):
+        releases.start_going_back(p.control, "a", "s", ME, OPTIONS)
+    assert p.control.open_replacement("a") is None
+
+
+def test_what_is_gone_back_behind_is_not_confirmed(p: Platform, cut: ReplacementRow) -> None:
+    releases.start_going_back(p.control, "a", "s", ME, OPTIONS)
+    assert not p.control.move_replacement(cut.id, "confirmed", actor=ME)
+    with pytest.raises(ReplacementRefused, match=r"cannot be confirmed; got: it is queued; hint: it must be cut"):
+        change_replacement(p.control, cut, "confirm", ME)
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_release_since_the_cut_is_not_undone(p: Platform) -> None:
+    p.control.release("a", ME, digest="newest")
+    with pytest.raises(ReplacementRefused, match=r"app a was released since .*; got: the code newest instead of"):
         releases.start_going_back(p.control, "a", "s", ME, OPTIONS)
