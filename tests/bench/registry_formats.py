@@ -214,6 +214,9 @@ def main(records: int, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    measure = decode_alone if sys.argv[1:2] == ["decoders"] else main
     arguments = [int(argument) for argument in sys.argv[1:] if argument != "decoders"]
-    measure(*arguments, *(500_000, 3)[len(arguments) :])
+    if "decoders" not in sys.argv:
+        # A batch has them all: more would not fit the heap of the session.
+        main(*arguments, *(300_000, 3)[len(arguments) :])
+    if "decoders" in sys.argv or not arguments:
+        decode_alone(*arguments, *(500_000, 3)[len(arguments) :])

@@ -96,4 +96,5 @@ def main(records: int, runs: int) -> None:
 
 if __name__ == "__main__":
     arguments = [int(argument) for argument in sys.argv[1:]]
-    main(*arguments, *(500_000, 3)[len(arguments) :])
+    # A batch has them all: more would not fit the heap of the session.
+    main(*arguments, *(200_000, 3)[len(arguments) :])
