@@ -36,7 +36,7 @@ from tests.support.wait import wait_until
 
 RECEIPTS = "receipts"
 MIB = 1024 * 1024
-ONE_STAGE = "summaries, one stage"
+ONE_STAGE, KEYED = "summaries, one stage", "summaries, one stage, as keyed state"
 # An app, its streams from input to output, and the peer's job that must come to the same.
 JOBS: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
     "quality": ("quality", ("topic-quality",), "quality"),
@@ -52,6 +52,7 @@ FORMATS: dict[peers.Layout, str] = {
 }  # fmt: skip
 EVERY: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
     **JOBS,
+    KEYED: ("keyed", ("keyed-summaries",), "summaries"),
     WALK_INS: (WALK_INS, (WALK_INS,), "walk-ins"),
     **{job: (layout, (f"{layout}-summaries",), "summaries") for layout, job in FORMATS.items()},
 }
@@ -239,5 +240,5 @@ def fill(servers: Servers, records: int, keys: int, layout: peers.Layout = "cano
 
 def output(job: str) -> str:
     formats = {job: f"{layout}-summaries" for layout, job in FORMATS.items()}
-    outputs = {"quality": "metrics", ONE_STAGE: "one-stage-summaries", **formats}
+    outputs = {"quality": "metrics", ONE_STAGE: "one-stage-summaries", KEYED: "keyed-summaries", **formats}
     return outputs.get(job, "metric-summaries")

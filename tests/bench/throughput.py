@@ -32,6 +32,7 @@ from tests.bench.jobs import (
     EVERY,
     FORMATS,
     JOBS,
+    KEYED,
     ONE_STAGE,
     Servers,
     cached,
@@ -261,9 +262,11 @@ def scaling() -> None:
         for records, keys in ((1, KEYS), (10, KEYS), (10, 10), (10, 100_000)):
             progress.update(step, description=f"{records} million records, {keys} metrics")
             fill(servers, records * 1_000_000, keys)
-            for job in JOBS:
-                own, other = run_penstock(servers, job), run_kafka_streams(servers, job)
-                same(state(servers, output(job)), state(servers, f"peer-{JOBS[job][2]}"))
+            others: dict[peers.Job, Measured] = {}
+            for job in (*JOBS, KEYED):
+                own, peer_job = run_penstock(servers, job), EVERY[job][2]
+                other = others[peer_job] = others.get(peer_job) or run_kafka_streams(servers, job)
+                same(state(servers, output(job)), state(servers, f"peer-{peer_job}"))
                 figures = [
                     f"{figure:.{digits}f}"
                     for m in (own, other)
