@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, MetastoreCatalog, load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
@@ -31,7 +31,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.exceptions import ValidationError as MetadataError
 from requests import HTTPError, RequestException
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
-from sqlalchemy import make_url
+from sqlalchemy import make_url, update
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -70,6 +70,28 @@ class ControlCatalog(SqlCatalog):
         MetastoreCatalog.__init__(self, CATALOG, **properties)
         self.engine = engine
         self._init_catalog()
+
+    def replace_metadata(self, name: str, known: str, location: str) -> bool:
+        """Let a table have other metadata.
+
+        Args:
+            name: The table.
+            known: Its present metadata file.
+            location: The metadata file that it gets.
+
+        Returns:
+            Whether it was changed; it is not if a commit was faster.
+        """
+        namespace, _, table = name.rpartition(".")
+        change = update(IcebergTables).where(
+            IcebergTables.catalog_name == self.name,
+            IcebergTables.table_namespace == namespace,
+            IcebergTables.table_name == table,
+            IcebergTables.metadata_location == known,
+        )
+        with self.engine.begin() as connection:
+            values = {"metadata_location": location, "previous_metadata_location": known}
+            return connection.execute(change.values(values)).rowcount > 0
 
 
 def open_catalog() -> Catalog:

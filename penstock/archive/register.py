@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from pyiceberg.exceptions import NoSuchTableError, ServerError
 
 from penstock.archive import catalog, file_io
 from penstock.archive.state import ArchiveState
-from penstock.errors import SinkError
+from penstock.errors import SinkError, Wait
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
     from penstock.archive.stream import ArchiveOutput
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 STATE, ARCHIVE = "penstock.state", "penstock.archive"
 METADATA = re.compile(r"metadata/(\d+)-[0-9a-f-]+(\.gz)?\.metadata\.json$")
+UNREADABLE = "unreadable"
+ATTEMPTS = 5
+COMMIT_TIME = 5.0
+"""Seconds after which a commit that has written its metadata has counted, or was refused."""
 
 
 def metadata_files(bucket: Bucket) -> dict[str, int]:
@@ -61,11 +67,30 @@ def refuse_older_catalog(bucket: Bucket, table: Table) -> None:
     """
     known, newest = metadata_version(table.metadata_location), max(metadata_files(bucket).values(), default=0)
     if newest > known + 1:
-        raise SinkError(
-            f"the catalog names an older state of table {'.'.join(table.name())} than its folder has",
-            got=f"version {known} of {newest}",
-            hint=f"let it know the newest: penstock archives register {table.properties.get(ARCHIVE, '')}".rstrip(),
-        )
+        raise _older_catalog(table, known, newest)
+
+
+def refuse_older_state(before: Table, now: Table) -> None:
+    """Refuse a catalog that was turned back while a table is open: a writer would go on without what it has committed.
+
+    Args:
+        before: The table as it was read or committed last.
+        now: The same table.
+
+    Raises:
+        SinkError: It is older now.
+    """
+    known, newest = metadata_version(now.metadata_location), metadata_version(before.metadata_location)
+    if newest > known:
+        raise _older_catalog(now, known, newest)
+
+
+def _older_catalog(table: Table, known: int, newest: int) -> SinkError:
+    return SinkError(
+        f"the catalog names an older state of table {'.'.join(table.name())} than its folder has",
+        got=f"version {known} of {newest}",
+        hint=f"let it know the newest: penstock archives register {table.properties.get(ARCHIVE, '')}".rstrip(),
+    )
 
 
 def register(output: ArchiveOutput) -> list[str]:
@@ -82,46 +107,73 @@ def register(output: ArchiveOutput) -> list[str]:
 
     Raises:
         SinkError: There is no table in the folder.
-        Wait: The catalog or the store does not answer.
+        Wait: The catalog or the store does not answer, or the archive is written all the time.
     """
-    newest = []
+    tables, found = catalog.open_catalog(), []
     for name, prefix in ((output.table, output.prefix), (f"{output.table}_hours", f"{output.prefix}_hours")):
         bucket = file_io.open_bucket(output.bucket, prefix)
-        versions = metadata_files(bucket)
-        if not versions and name == output.table:
+        if metadata_files(bucket):
+            with catalog.errors(f"table {name}"):
+                tables.create_namespace_if_not_exists(name.rpartition(".")[0])
+                found.append(_register(tables, name, bucket, output.archive))
+        elif name == output.table:
             raise SinkError(
                 f"there is no table of archive {output.archive}",
                 got=bucket.url("metadata"),
                 hint="check the bucket and the prefix that it declares",
             )
-        if versions:
-            whole = {key: version for key, version in versions.items() if _is_whole(bucket, key)}
-            last = max(whole.values(), default=0)
-            same = [key for key, version in whole.items() if version == last]
-            if not same:
-                raise SinkError(
-                    f"no metadata of archive {output.archive} has its snapshot",
-                    got=bucket.url(max(versions)),
-                    hint="restore the folder from a version or backup of the bucket",
-                )
-            newest.append((name, bucket.url(max(same, key=partial(_order, bucket)))))
-    tables = catalog.open_catalog()
-    for name, location in newest:
-        with catalog.errors(f"table {name}"):
-            tables.create_namespace_if_not_exists(name.rpartition(".")[0])
-            try:
-                known = tables.load_table(name).metadata_location
-            except NoSuchTableError:
-                known = ""
-            except (SinkError, ServerError, *catalog.DAMAGED):
-                # What the catalog names is not there, or damaged; a REST catalog looks itself, and fails.
-                known = "lost"
-            if known == location:
-                continue
+    return found
+
+
+def _register(tables: Catalog, name: str, bucket: Bucket, archive: str) -> str:
+    """The metadata file by which the catalog knows a table then."""
+    before = None
+    for _ in range(ATTEMPTS):
+        # The catalog is asked first: what is committed behind that is no reason to change it.
+        known = _known(tables, name)
+        newest = _newest(bucket, archive)
+        if known == newest:
+            return newest
+        # A commit that has just begun has metadata that the catalog does not name yet; if it is refused, its snapshot
+        # goes.
+        if (known, newest) != before:
+            before = known, newest
+            time.sleep(COMMIT_TIME)
+        elif known not in ("", UNREADABLE) and isinstance(tables, catalog.ControlCatalog):
+            if tables.replace_metadata(name, known, newest):
+                return newest
+        else:
             if known:
                 tables.drop_table(name)
-            tables.register_table(name, location)
-    return [location for _, location in newest]
+                # Nobody commits any more, and what was committed until now is in the folder.
+                newest = _newest(bucket, archive)
+            tables.register_table(name, newest)
+            return newest
+    raise Wait(f"table {name} is written all the time", got=known, seconds=COMMIT_TIME)
+
+
+def _known(tables: Catalog, name: str) -> str:
+    """The metadata file by which the catalog knows a table; empty if it does not know it."""
+    try:
+        return tables.load_table(name).metadata_location
+    except NoSuchTableError:
+        return ""
+    except (SinkError, ServerError, *catalog.DAMAGED):
+        # What the catalog names is not there, or damaged; a REST catalog looks itself, and fails.
+        return UNREADABLE
+
+
+def _newest(bucket: Bucket, archive: str) -> str:
+    """The newest metadata file in a folder that is whole."""
+    versions = metadata_files(bucket)
+    for last in sorted(set(versions.values()), reverse=True):
+        if same := [key for key, version in versions.items() if version == last and _is_whole(bucket, key)]:
+            return bucket.url(max(same, key=partial(_order, bucket)))
+    raise SinkError(
+        f"no metadata of archive {archive} has its snapshot",
+        got=bucket.url(max(versions, default="metadata")),
+        hint="restore the folder from a version or backup of the bucket",
+    )
 
 
 def _read(bucket: Bucket, key: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ from penstock.archive.decoded import (
     split_by_partition,
 )
 from penstock.archive.library_fixes import ArchiveTransaction, thread_safe
-from penstock.archive.register import ARCHIVE, STATE, refuse_older_catalog, refuse_unknown_table
+from penstock.archive.register import ARCHIVE, STATE, refuse_older_catalog, refuse_older_state, refuse_unknown_table
 from penstock.archive.snapshots import snapshot_as_of, superseded_snapshot
 from penstock.archive.state import (
     ArchiveState,
@@ -199,10 +200,17 @@ class ArchiveTable:
         return table
 
     def refresh(self) -> None:
-        """Read the table again. As `find`."""
+        """Read the table again. As `find`.
+
+        Raises:
+            SinkError: Also if the catalog names an older state than the last one.
+        """
+        fresh = copy(self._table)
         with self._errors():
-            self._table.refresh()
-        check_form(self._table, self.name)
+            fresh.refresh()
+        refuse_older_state(self._table, fresh)
+        check_form(fresh, self.name)
+        self._table = fresh
 
     def refresh_as(self, claim: tuple[int, str]) -> None:
         """Read the table again as the writer with a claim.

@@ -141,7 +141,7 @@ def _text(value: object) -> object:
 def register(name: Name) -> None:
     """Let the catalog know the tables that lie in the folder of an archive, if the catalog that knew them is lost.
 
-    Make sure that nobody writes them by another catalog.
+    Stop the archive first, and make sure that nobody writes its tables by another catalog.
     """
     with clear_errors():
         for location in registration.register(output_of(look_up("archive", name, valid_catalog().archives))):

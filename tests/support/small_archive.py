@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.archive import catalog, file_io, records, state
+from penstock.archive import catalog, file_io, records, register, state
 from penstock.archive.closed_hours import ClosedHours
 from penstock.archive.hour_closer import HourCloser
 from penstock.archive.reader import ArchiveHour, read_hours, read_interval
@@ -46,6 +46,7 @@ def local_store(folder: Path, calls: Calls | None = None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{folder}/catalog.db")
         patch.setattr(file_io, "open_bucket", open_bucket)
+        patch.setattr(register, "COMMIT_TIME", 0.0)
         if calls:
             for name in ("load_table", "create_table", "commit_table"):
                 patch.setattr(catalog.ControlCatalog, name, _counted(getattr(catalog.ControlCatalog, name), calls))

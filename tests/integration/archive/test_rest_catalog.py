@@ -16,6 +16,7 @@ from pyiceberg.exceptions import CommitFailedException
 from typer.testing import CliRunner
 
 from penstock.archive import catalog, maintenance, rest_catalog
+from penstock.archive import register as registration
 from penstock.archive.maintenance import maintain
 from penstock.archive.register import register
 from penstock.archive.stream import output_of
@@ -83,6 +84,7 @@ def test_an_archive_is_written_read_maintained_and_registered(
         "KEPT = Archive('by-rest', Topic('t'), bucket='lake', prefix='by-rest')\n"
     )
     monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path))
+    monkeypatch.setattr(registration, "COMMIT_TIME", 0.1)
     clear_caches()
     unload_jobs()
     archive = Archive("by-rest", Topic("t"), bucket="lake", prefix="by-rest")

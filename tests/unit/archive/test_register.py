@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
 
 from penstock.archive import catalog
+from penstock.archive import register as registration
 from penstock.archive.register import register
 from penstock.errors import SinkError, Wait
 from tests.support.s3_store import Calls
@@ -118,3 +123,91 @@ def test_a_registration_that_is_cut_off_is_repeated(tmp_path: Path) -> None:
 def test_an_empty_folder_is_told() -> None:
     with pytest.raises(SinkError, match=r"there is no table of archive never; got: s3://lake/never/metadata"):
         register(output("never"))
+
+
+def once_before(patch: pytest.MonkeyPatch, owner: object, name: str, act: Callable[[], object]) -> None:
+    """Before the next call of a function something happens, once."""
+    real, due = getattr(owner, name), [act]
+
+    def call(*args: object, **options: object) -> object:
+        if due:
+            due.pop()()
+        return real(*args, **options)
+
+    patch.setattr(owner, name, call)
+
+
+def test_what_is_committed_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = open_writer(TO)
+    once_before(monkeypatch, registration, "_is_whole", lambda: write_batch(writer, TO, batch(3)))
+    register(TO)
+    assert archived_rows(TO) == batch(0, 1, 2, 3).to_pylist()
+    assert write_batch(writer, TO, batch(3, 4)) == 1
+    assert archived_rows(TO) == batch(*range(5)).to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["control", "other"])
+def test_an_older_catalog_that_is_written_meanwhile_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It is changed as long as it names what it named; another kind of catalog is asked for less."""
+    old = (tmp_path / "catalog.db").read_bytes()
+    writer = open_writer(TO)
+    write_batch(writer, TO, batch(3))
+    newest = (tmp_path / "catalog.db").read_bytes()
+    (tmp_path / "catalog.db").write_bytes(old)
+
+    def restore_and_write() -> None:
+        (tmp_path / "catalog.db").write_bytes(newest)
+        write_batch(writer, TO, batch(4))
+
+    once_before(
+        monkeypatch,
+        catalog.ControlCatalog,
+        "replace_metadata" if kind == "control" else "drop_table",
+        restore_and_write,
+    )
+    if kind == "other":
+        monkeypatch.setattr(catalog, "ControlCatalog", type("Other", (), {}))
+    register(TO)
+    assert archived_rows(TO) == batch(*range(5)).to_pylist()
+    assert write_batch(writer, TO, batch(4, 5)) == 1
+
+
+def test_a_commit_that_is_under_way_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its metadata is in the folder before the catalog names it; its snapshot goes if it is refused."""
+    writer, real, is_written, may_go_on = open_writer(TO), catalog.ControlCatalog._write_metadata, Event(), Event()
+
+    def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        real(metadata, io, metadata_path)
+        is_written.set()
+        assert may_go_on.wait(30)
+
+    monkeypatch.setattr(catalog.ControlCatalog, "_write_metadata", staticmethod(write_metadata))
+    commit = Thread(target=write_batch, args=(writer, TO, batch(3)))
+
+    def wait(_: float) -> None:
+        may_go_on.set()
+        commit.join(30)
+
+    commit.start()
+    assert is_written.wait(30)
+    monkeypatch.setattr(registration, "time", SimpleNamespace(sleep=wait))
+    assert register(TO)[0] == table_of(TO)._table.metadata_location
+    assert archived_rows(TO) == batch(0, 1, 2, 3).to_pylist()
+    assert write_batch(writer, TO, batch(3, 4)) == 1
+
+
+def test_a_writer_does_not_go_on_from_an_older_state(tmp_path: Path) -> None:
+    """It counts on what it has committed."""
+    writer = open_writer(TO)
+    old = (tmp_path / "catalog.db").read_bytes()
+    write_batch(writer, TO, batch(3))
+    (tmp_path / "catalog.db").write_bytes(old)
+    for _ in range(2):
+        with pytest.raises(SinkError, match="the catalog names an older state") as e:
+            write_batch(writer, TO, batch(4))
+        assert "penstock archives register kept" in str(e.value)
+    register(TO)
+    assert write_batch(writer, TO, batch(4)) == 1
+    assert archived_rows(TO) == batch(*range(5)).to_pylist()
