@@ -60,13 +60,16 @@ def refuse_older_catalog(bucket: Bucket, table: Table) -> None:
 
     Args:
         bucket: The folder of the table.
-        table: As the catalog names it.
+        table: As the catalog names it. It is read again if it seems to be older.
 
     Raises:
         SinkError: The folder has newer metadata. One version more is of a commit that was refused.
     """
-    known, newest = metadata_version(table.metadata_location), max(metadata_files(bucket).values(), default=0)
-    if newest > known + 1:
+    newest = max(metadata_files(bucket).values(), default=0)
+    if newest > metadata_version(table.metadata_location) + 1:
+        # Others may have committed between its read and the list.
+        table.refresh()
+    if newest > (known := metadata_version(table.metadata_location)) + 1:
         raise _older_catalog(table, known, newest)
 
 

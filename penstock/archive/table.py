@@ -116,7 +116,13 @@ class ArchiveTable:
     def _make(cls, output: ArchiveOutput) -> ArchiveTable:
         bucket, name = file_io.open_bucket(output.bucket, output.prefix), output.table
         bucket.ensure_exists()
-        refuse_unknown_table(bucket, output.archive)
+        try:
+            refuse_unknown_table(bucket, output.archive)
+        except SinkError:
+            # Another writer may have made it since the catalog was asked.
+            if found := cls.find(output):
+                return found
+            raise
         tables: Catalog = catalog.open_catalog()
         with catalog.errors(f"table {name}"):
             tables.create_namespace_if_not_exists(name.rpartition(".")[0])
@@ -232,7 +238,8 @@ class ArchiveTable:
             Wait: Other writers open the archive too.
             SinkError: The catalog is older than the table.
         """
-        refuse_older_catalog(self.bucket, self._table)
+        with self._errors():
+            refuse_older_catalog(self.bucket, self._table)
         for _ in range(ATTEMPTS):
             state = self.state
             claim = (state.claim[0] + 1, uuid.uuid4().hex[:8])

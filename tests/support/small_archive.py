@@ -3,7 +3,7 @@ batches and hours, rows, and damages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +59,18 @@ def local_store(folder: Path, calls: Calls | None = None) -> Iterator[None]:
 
 def _counted(method: Any, calls: Calls) -> Any:
     return lambda *args, **options: calls.call(lambda: method(*args, **options))
+
+
+def once_before(patch: pytest.MonkeyPatch, owner: object, name: str, act: Callable[[], object]) -> None:
+    """Before the next call of a function something happens, once."""
+    real, due = getattr(owner, name), [act]
+
+    def call(*args: object, **options: object) -> object:
+        if due:
+            due.pop()()
+        return real(*args, **options)
+
+    patch.setattr(owner, name, call)
 
 
 def batch(*offsets: int, hour: int = 10, partition: int = 0) -> pa.Table:

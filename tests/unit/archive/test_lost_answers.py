@@ -15,6 +15,7 @@ from pyiceberg.transforms import DayTransform
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from penstock.archive import catalog, records
+from penstock.archive import register as registration
 from penstock.archive.closed_hours import ClosedHours
 from penstock.archive.maintenance import maintain
 from penstock.archive.register import register
@@ -31,6 +32,7 @@ from tests.support.small_archive import (
     hours,
     is_valid,
     local_store,
+    once_before,
     open_writer,
     output,
     table_of,
@@ -224,6 +226,24 @@ def test_a_catalog_of_an_older_copy_is_refused(tmp_path: Path) -> None:
     register(TO)
     assert write_batch(open_writer(TO), TO, batch(3, 4)) == 1
     assert offsets() == [0, 1, 2, 3, 4]
+
+
+def test_a_writer_that_opens_beside_a_running_one_finds_no_older_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = open_writer(TO)
+
+    def write() -> None:
+        for n in range(2):
+            write_batch(running, TO, batch(n))
+
+    once_before(monkeypatch, registration, "metadata_files", write)
+    assert write_batch(open_writer(TO), TO, batch(1, 2)) == 1
+    assert offsets() == [0, 1, 2]
+
+
+def test_a_table_that_another_writer_makes_meanwhile_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    once_before(monkeypatch, registration, "metadata_files", lambda: write_batch(open_writer(TO), TO, batch(0)))
+    assert write_batch(open_writer(TO), TO, batch(0, 1)) == 1
+    assert offsets() == [0, 1]
 
 
 def test_verify_finds_rows_that_are_gone_where_others_came() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.archive import register
 from penstock.archive.closed_hours import ClosedHours
 from penstock.archive.maintenance import ORPHAN_AGE, maintain
 from penstock.archive.reader import read_interval
@@ -24,6 +25,7 @@ from tests.support.small_archive import (
     is_valid,
     keys,
     local_store,
+    once_before,
     open_writer,
     output,
     table_of,
@@ -73,6 +75,18 @@ def test_young_snapshots_and_objects_stay() -> None:
     write_batch(writer, TO, batch(0))
     write_batch(writer, TO, batch(1))
     assert [(one.snapshots, one.objects) for one in maintain(TO)] == [(0, 0)]
+
+
+def test_commits_meanwhile_are_no_older_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = open_writer(TO)
+
+    def write() -> None:
+        for n in range(2):
+            write_batch(writer, TO, batch(n))
+
+    once_before(monkeypatch, register, "metadata_files", write)
+    maintain(TO)
+    assert archived_rows(TO) == batch(0, 1).to_pylist()
 
 
 def test_an_object_of_a_commit_that_failed_goes_when_it_is_old(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from tests.support.small_archive import (
     hours,
     is_valid,
     local_store,
+    once_before,
     open_writer,
     output,
     table_of,
@@ -123,18 +124,6 @@ def test_a_registration_that_is_cut_off_is_repeated(tmp_path: Path) -> None:
 def test_an_empty_folder_is_told() -> None:
     with pytest.raises(SinkError, match=r"there is no table of archive never; got: s3://lake/never/metadata"):
         register(output("never"))
-
-
-def once_before(patch: pytest.MonkeyPatch, owner: object, name: str, act: Callable[[], object]) -> None:
-    """Before the next call of a function something happens, once."""
-    real, due = getattr(owner, name), [act]
-
-    def call(*args: object, **options: object) -> object:
-        if due:
-            due.pop()()
-        return real(*args, **options)
-
-    patch.setattr(owner, name, call)
 
 
 def test_what_is_committed_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
