@@ -67,7 +67,9 @@ ATTEMPTS = 5
 
 
 class ArchiveTable:
-    """The table of an archive as of the last `refresh`.
+    """The table of an archive as of the last `refresh` or commit, which another thread may make at any time.
+
+    The library's table is replaced by both, and never changed: what is read of one is of one state.
 
     Args:
         table: The table.
@@ -173,10 +175,11 @@ class ArchiveTable:
         Raises:
             SinkError: The table is at another snapshot than the state was committed with: somebody has rolled it back.
         """
-        text, snapshot = self._table.properties.get(STATE, ""), self._table.current_snapshot()
+        table = self._table
+        text, snapshot = table.properties.get(STATE, ""), table.current_snapshot()
         while snapshot and snapshot.summary and STATE not in snapshot.summary.additional_properties:
             parent = snapshot.parent_snapshot_id
-            snapshot = self._table.snapshot_by_id(parent) if parent is not None else None
+            snapshot = table.snapshot_by_id(parent) if parent is not None else None
         if snapshot and snapshot.summary and snapshot.summary[STATE] != text:
             raise SinkError(
                 f"table {self.name} was rolled back, so it lacks records that count as archived",
@@ -211,10 +214,10 @@ class ArchiveTable:
         Raises:
             SinkError: Also if the catalog names an older state than the last one.
         """
-        fresh = copy(self._table)
+        before = self._table
         with self._errors():
-            fresh.refresh()
-        refuse_older_state(self._table, fresh)
+            fresh = copy(before).refresh()
+        refuse_older_state(before, fresh)
         check_form(fresh, self.name)
         self._table = fresh
 
@@ -292,7 +295,7 @@ class ArchiveTable:
     ) -> None:
         text = state.to_json()
         with self._errors():
-            change = ArchiveTransaction(self._table)
+            change = ArchiveTransaction(copy(self._table))
             change.set_properties({**(properties or {}), STATE: text})
             update = change.update_snapshot({STATE: text})
             with thread_safe(update.overwrite()) if removed else update.merge_append() as files:
@@ -385,7 +388,6 @@ class ArchiveTable:
         Returns:
             Its entry, and its records by partition.
         """
-        # Another thread may refresh it meanwhile.
         return write_data_file(self._table, self.bucket, hour, tables, values)
 
     @contextmanager

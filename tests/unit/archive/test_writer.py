@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 
 from penstock.archive import records
@@ -31,6 +32,7 @@ from tests.support.small_archive import (
     is_valid,
     keys,
     local_store,
+    once_before,
     open_writer,
     output,
     table_of,
@@ -65,6 +67,16 @@ def test_cut_off_at_every_call_and_started_again(tmp_path: Path, effect: Cut, fi
         assert is_valid(to)
         assert all(hours(to)[hour].is_closed for hour in (HOUR, NEXT_HOUR))
     assert at > 40
+
+
+def test_the_state_is_of_one_commit_while_another_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that closes hours reads it without the lock."""
+    to = output()
+    writer = open_writer(to)
+    write_batch(writer, to, batch(0))
+    once_before(monkeypatch, Table, "current_snapshot", lambda: write_batch(writer, to, batch(1)))
+    assert writer.state.positions == {"t": {0: 1}}
+    assert writer.state.positions == {"t": {0: 2}}
 
 
 def test_a_batch_repeated_with_other_limits_adds_nothing() -> None:
