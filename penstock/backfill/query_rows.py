@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as of_arrow
 
 from penstock.backfill.job import BackfillJob
+from penstock.backfill.os_errors import NO_ROOM
 from penstock.codec.arrow_types import arrow_type
 from penstock.codec.registry_values import ValueEncoder
 from penstock.errors import DeclarationError
@@ -51,6 +53,24 @@ def check_query(connection: duckdb.DuckDBPyConnection, label: str, query: str, o
             got=", ".join(f"{name} {kind}" for name, kind in unsafe.items()),
             hint="cast them: times as epoch_ms(...), bytes as hex(...), all else as text",
         )
+
+
+@contextmanager
+def query_errors(label: str) -> Iterator[None]:
+    """Raise what DuckDB raises of a query that is valid as DeclarationError: it fails on a value.
+
+    Errors of memory, of the disk and of signals are those of the run.
+    """
+    try:
+        yield
+    except (*NO_ROOM, duckdb.InterruptException):
+        raise
+    except duckdb.Error as e:
+        raise DeclarationError(
+            f"{label}: its query fails on these records",
+            got=str(e).splitlines()[0],
+            hint="let it take every value, such as with try_cast, or exclude these records by WHERE",
+        ) from e
 
 
 def _column_names(columns: Columns) -> tuple[str, ...]:

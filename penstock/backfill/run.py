@@ -21,7 +21,7 @@ from penstock.archive import records
 from penstock.archive.state import Span
 from penstock.backfill import transform as making
 from penstock.backfill.job import BackfillJob, BackfillMarker
-from penstock.backfill.os_errors import os_error
+from penstock.backfill.os_errors import NO_ROOM, os_error
 from penstock.backfill.preflight import (
     TargetTopic,
     Watermarks,
@@ -103,7 +103,7 @@ def run(
     except PenstockError as e:
         progress.update(state="failed", why=str(e))
         raise
-    except OSError as e:
+    except (OSError, *NO_ROOM) as e:
         error = os_error(job, folder, e)
         progress.update(state="failed", why=str(error))
         raise error from e

@@ -24,12 +24,12 @@ import pyarrow.parquet as pq
 from penstock.archive import records
 from penstock.archive.state import Span, merge_spans
 from penstock.backfill.job import BackfillJob, BackfillMarker, epoch_ms
-from penstock.backfill.query_rows import check_query, encoded_rows, json_sql, schema_id
+from penstock.backfill.query_rows import check_query, encoded_rows, json_sql, query_errors, schema_id
 from penstock.backfill.skipped_records import SkippedRecords
 from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder
 from penstock.codec.formats import value_encoder
 from penstock.codec.registry_values import RegistryValues
-from penstock.errors import BackfillError, DeclarationError
+from penstock.errors import DeclarationError
 from penstock.model.backfill import IcebergTable, RowsQuery
 from penstock.model.output import TopicOutput
 from penstock.model.stream import Stream
@@ -179,7 +179,8 @@ def _run_query(
         connection.execute('SET VARIABLE "end" = ?', [epoch_ms(job.end)])
         connection.execute(f"CREATE VIEW records AS FROM {table}")
         check_query(connection, label, rows.query, output)
-        connection.execute(f"CREATE TABLE given AS SELECT * FROM ({rows.query.strip().rstrip(';')}\n)")
+        with query_errors(label):
+            connection.execute(f"CREATE TABLE given AS SELECT * FROM ({rows.query.strip().rstrip(';')}\n)")
         key, value = (json_sql(columns) for columns in (output.key, output.value))
         encoded = f"SELECT {key} AS key, {value} AS value FROM given"
         if schema := output.topic.registry_schema:
@@ -333,13 +334,8 @@ COLUMN_TYPES = {
 def copy_query(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
     """Write the rows of a query to a file, which gets its name when it is complete."""
     part = target.with_suffix(".part")
-    try:
-        options = f"FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {records.ROW_GROUP_ROWS}"
-        connection.execute(f"COPY ({query}) TO {_sql_path(part)} ({options})")
-    except duckdb.OutOfMemoryException as e:
-        raise BackfillError(
-            "the rows do not fit on the disk", got=str(e).splitlines()[0], hint="free space, or use shorter intervals"
-        ) from e
+    options = f"FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {records.ROW_GROUP_ROWS}"
+    connection.execute(f"COPY ({query}) TO {_sql_path(part)} ({options})")
     part.replace(target)
 
 

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.archive import records
-from penstock.backfill import transform
+from penstock.backfill import run, transform
 from penstock.backfill.job import BackfillJob, BackfillMarker
 from penstock.backfill.query_rows import encoded_rows
 from penstock.codec.avro import AvroDecoder
 from penstock.codec.avro_encoder import AvroEncoder
 from penstock.codec.registry_values import RegistryValues
-from penstock.errors import DeclarationError
+from penstock.errors import BackfillError, DeclarationError
 from penstock.model.avro import Avro
 from penstock.streams import Archive, Backfill, RowsQuery, Topic, TopicOutput
 from tests.support.avro_cases import DECIMAL, field, logical, optional, record, schema_text
@@ -76,18 +76,59 @@ def test_what_is_in_structs_lists_and_maps_keeps_its_meaning_or_is_refused(name:
     assert (decoded.to_pylist(), errors.to_pylist()) == ([{"v": read}], [None])
 
 
-def test_a_query_finds_what_is_no_number(tmp_path: Path) -> None:
-    """NaN is greater than every number, and statistics of a file do not have it."""
-    schema, query = "id STRING, x DOUBLE, at BIGINT", "SELECT id, x FROM records WHERE x > 5"
+def job_of(schema: str, query: str) -> BackfillJob:
     backfill = Backfill(
         "great", Archive("kept", Topic("t"), bucket="lake"), TopicOutput(Topic("to"), key="id", value=("id", "x")),
         rows=RowsQuery("timestamp_millis(at)", query, schema=schema),
     )  # fmt: skip
-    values = [b'{"id": "%s", "x": %s, "at": 1}' % value for value in ((b"a", b'"NaN"'), (b"b", b"1"), (b"c", b"7"))]
-    given = [{"topic": "t", "partition": 0, "offset": n, "value": v, "event_time": HOUR} for n, v in enumerate(values)]
-    for number, part in enumerate((given[:2], given[2:])):
-        pq.write_table(pa.Table.from_pylist(part, records.SCHEMA), tmp_path / f"{number}.parquet")
-    job = BackfillJob(backfill, HOUR, HOUR + timedelta(hours=1), "to")
+    return BackfillJob(backfill, HOUR, HOUR + timedelta(hours=1), "to")
+
+
+def made_rows(folder: Path, job: BackfillJob, *batches: list[bytes]) -> Path:
+    """The rows of a job over records with these values, a file for each batch."""
+    for number, values in enumerate(batches):
+        given = [
+            {"topic": "t", "partition": number, "offset": n, "value": value, "event_time": HOUR}
+            for n, value in enumerate(values)
+        ]
+        pq.write_table(pa.Table.from_pylist(given, records.SCHEMA), folder / f"{number}.parquet")
     plan = BackfillMarker({}, {}, {}, "", {}, 0)
-    made = transform.make_rows(job, sorted(tmp_path.glob("*.parquet")), plan, tmp_path, lambda *_: iter(()))
+    return transform.make_rows(job, sorted(folder.glob("*.parquet")), plan, folder, lambda *_: iter(()))
+
+
+def test_a_query_finds_what_is_no_number(tmp_path: Path) -> None:
+    """NaN is greater than every number, and statistics of a file do not have it."""
+    a, b, c = (b'{"id": "%s", "x": %s, "at": 1}' % value for value in ((b"a", b'"NaN"'), (b"b", b"1"), (b"c", b"7")))
+    job = job_of("id STRING, x DOUBLE, at BIGINT", "SELECT id, x FROM records WHERE x > 5")
+    made = made_rows(tmp_path, job, [a, b], [c])
     assert [key for table in transform.read_rows(made) for key in table["key"].to_pylist()] == [b"a", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT id, CAST(x AS INT) AS x FROM records", "Could not convert string 'no number' to INT32"),
+        ("SELECT id, error('not ' || x) AS x FROM records", "not no number"),
+    ],
+)
+def test_a_query_that_fails_on_a_value_is_told(tmp_path: Path, query: str, message: str) -> None:
+    job = job_of("id STRING, x STRING, at BIGINT", query)
+    with pytest.raises(DeclarationError, match="backfill great: its query fails on these records") as e:
+        made_rows(tmp_path, job, [b'{"id": "a", "x": "no number", "at": 1}'])
+    assert message in str(e.value)
+    assert "CREATE TABLE" not in str(e.value)
+
+
+def test_a_query_that_needs_too_much_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transform, "MEMORY_LIMIT", "20MB")
+    query = "SELECT id, (SELECT string_agg(repeat(x, 1000), '') FROM records, range(100000)) AS x FROM records"
+    job = job_of("id STRING, x STRING, at BIGINT", query)
+
+    def execute(_: object) -> None:
+        made_rows(tmp_path, job, [b'{"id": "a", "x": "v", "at": 1}'])
+
+    monkeypatch.setattr(run._Run, "execute", execute)
+    with pytest.raises(BackfillError, match="the rows fit neither into memory nor on the disk") as e:
+        run.run(job, "", recompute=lambda *_: iter(()))
+    assert str(e.value).startswith("backfill great ")
+    assert e.value.hint
