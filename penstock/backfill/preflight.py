@@ -1,9 +1,10 @@
-"""Checks whether a backfill may write to its target: the topic's settings, and streams that write to it."""
+"""Checks whether a backfill may write to its target: the topic's settings, streams that write to it, and what was
+written before."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.backfill.job import BackfillJob, epoch_ms, utc_text
-from penstock.backfill.transform import MAX_MICROS, read_rows
+from penstock.backfill.job import BackfillJob, BackfillMarker, epoch_ms, utc_text
+from penstock.backfill.transform import MAX_MICROS, count_up_to, read_rows
 from penstock.errors import BackfillError, InputNotReady
 from penstock.kafka.admin import admin, partition_counts, topic_configs, topic_ids
 from penstock.model.stream import Stream
@@ -37,6 +38,36 @@ class TargetTopic(NamedTuple):
     compacted: bool
     id: str
     settings: Mapping[str, str]
+
+
+def check_new_records(
+    job: BackfillJob, previous: BackfillMarker, ids: Mapping[str, str], files: Sequence[Path]
+) -> None:
+    """Refuse to copy the records behind those that an earlier run has copied, if they are not all that is new.
+
+    Args:
+        job: The job.
+        previous: The marker of that run.
+        ids: The present ids of the archived topics.
+        files: All records of the interval.
+
+    Raises:
+        BackfillError: The topic was recreated, or the archive got earlier records since, as by `take-over`.
+    """
+    if changed := {topic for topic, topic_id in previous.topic_ids.items() if ids.get(topic, topic_id) != topic_id}:
+        raise BackfillError(
+            f"backfill {job.name}: the archived topic was recreated since this interval was written",
+            got=", ".join(sorted(changed)),
+            hint="old and new records cannot be told apart; to write all of them once more: --again",
+        )
+    spans = previous.source_spans
+    counts = count_up_to(files, {partition: span.last for partition, span in spans.items()})
+    if added := {partition: more for partition, n in sorted(counts.items()) if (more := n - spans[partition].rows) > 0}:
+        raise BackfillError(
+            f"backfill {job.name}: the archive has earlier records than when this interval was written",
+            got=", ".join(f"{count:,} of {partition}" for partition, count in added.items()),
+            hint="they cannot be put before those that were written; to write all of them once more: --again",
+        )
 
 
 def read_target(job: BackfillJob, bootstrap: str) -> TargetTopic:

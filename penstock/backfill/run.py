@@ -25,6 +25,7 @@ from penstock.backfill.os_errors import NO_ROOM, os_error
 from penstock.backfill.preflight import (
     TargetTopic,
     Watermarks,
+    check_new_records,
     check_retention,
     check_watermark,
     read_target,
@@ -246,14 +247,7 @@ class _Run:
             return previous
         if dict(previous.source_spans) == dict(spans):
             return None
-        if changed := {
-            topic for topic, topic_id in previous.topic_ids.items() if source.ids.get(topic, topic_id) != topic_id
-        }:
-            raise BackfillError(
-                f"backfill {job.name}: the archived topic was recreated since this interval was written",
-                got=", ".join(sorted(changed)),
-                hint="old and new records cannot be told apart; to write all of them once more: --again",
-            )
+        check_new_records(job, previous, source.ids, self._files(source))
         return replace(
             new, after_offsets={partition: span.last + 1 for partition, span in previous.source_spans.items()}
         )
@@ -299,14 +293,18 @@ class _Run:
         self._folder.mkdir(parents=True, exist_ok=True)
         plan_file.write_text(plan.run)
         if not rows.exists():
-            self._fetched = self._fetched or self._fetch(source)
+            fetched = self._files(source)
             with self._progress.keepalive("the rows are made"):
-                making.make_rows(self._job, self._fetched, plan, self._folder, self._recompute)
+                making.make_rows(self._job, fetched, plan, self._folder, self._recompute)
         return rows
 
     def _skipped_records(self, source: BackfillSource) -> SkippedRecords:
         """The records that give no row, known once the rows are computed."""
         return source.skipped_records + SkippedRecords.load(self._folder / making.SKIPPED_FILE)
+
+    def _files(self, source: BackfillSource) -> list[Path]:
+        self._fetched = self._fetched or self._fetch(source)
+        return self._fetched
 
     def _fetch(self, source: BackfillSource) -> list[Path]:
         file_count = row_count = 0

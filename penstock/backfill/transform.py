@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -117,6 +117,19 @@ def count_null_keys(path: Path) -> int:
     """The number of rows without a key."""
     with pq.ParquetFile(path, memory_map=True) as file:
         return sum(batch.column(0).null_count for batch in file.iter_batches(_rows_per_batch(file), columns=["key"]))
+
+
+def count_up_to(files: Sequence[Path], last_offsets: Mapping[str, int]) -> dict[str, int]:
+    """The number of records of each partition (`topic/partition`) up to an offset."""
+    places, lasts = pa.array(last_offsets, pa.string()), pa.array(last_offsets.values(), pa.int64())
+    with duckdb.connect() as connection:
+        connection.register("known", pa.table({"place": places, "last": lasts}))
+        return dict(
+            connection.execute(
+                f"""SELECT place, count(*) FROM {files_as_table(files)} r
+                JOIN known ON place = r.topic || '/' || r.partition WHERE r."offset" <= last GROUP BY place"""
+            ).fetchall()
+        )
 
 
 def row_spans(path: Path) -> dict[str, Span]:
