@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,7 +33,14 @@ from penstock.kafka.dead_letters import (
     partition_exists,
     read_range,
 )
-from penstock.kafka.limits import MAX_MESSAGE_BYTES, ProducerRecord, as_bytes, producer_timestamp
+from penstock.kafka.limits import (
+    MAX_MESSAGE_BYTES,
+    ProducerRecord,
+    SizeLimit,
+    as_bytes,
+    producer_timestamp,
+    size_limits,
+)
 from penstock.kafka.record_lookup import find_at_origin
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import Topic
@@ -123,17 +131,21 @@ def replay(
         readers: returns the streams that read a topic.
         bootstrap: the brokers.
         again_for: streams that may read the records twice.
-        dry: write nothing.
+        dry: write nothing; another replay goes on.
 
     Returns:
         One result for each record.
     """
     if not chosen:
         return []
-    ensure_topics([REPLAYS], bootstrap)
     targets = sorted({letter.origin.topic for letter in chosen if letter.origin})
-    writer = letter_replays(bootstrap, targets)
-    try:
+    with ExitStack() as opened:
+        writer = None
+        if not dry:
+            ensure_topics([REPLAYS], bootstrap)
+            # Opened before the keys are read: what it fences cannot replay anything after that.
+            writer = opened.enter_context(closing(letter_replays(bootstrap, targets)))
+        limits = size_limits(targets, bootstrap)
         with open_consumer(bootstrap) as reader:
             replayed, ids = replay_keys(reader, bootstrap), topic_ids(admin(bootstrap), targets, bootstrap)
             streams_by_record: dict[bytes, set[str]] = {}
@@ -156,14 +168,14 @@ def replay(
                 else:
                     replays.append(_plan(letter, others, reader, ids))
             replays = list(_refuse_older(replays, reader, bootstrap))
-            replays = [_refuse_oversized(planned, writer) for planned in replays]
-        ready = [planned for planned in replays if planned.record and not dry]
+            replays = [_refuse_oversized(planned, limits) for planned in replays]
+        if writer is None:
+            return replays
+        ready = [planned for planned in replays if planned.record]
         for start in range(0, len(ready), RECORDS_PER_TRANSACTION):
             chunk = ready[start : start + RECORDS_PER_TRANSACTION]
             records = [planned.record for planned in chunk if planned.record]
             writer.commit([*records, *(ProducerRecord(REPLAYS.name, planned.key, b"{}") for planned in chunk)], b"{}")
-    finally:
-        writer.close()
     return replays
 
 
@@ -252,10 +264,10 @@ def _refuse_older(replays: Iterable[Replay], reader: Consumer, bootstrap: str) -
             yield planned_replay
 
 
-def _refuse_oversized(planned: Replay, writer: TransactionalWriter) -> Replay:
+def _refuse_oversized(planned: Replay, limits: Mapping[str, SizeLimit]) -> Replay:
     """Refuses a record that its topic does not accept with one more header: it would end the replay of all others."""
     record = planned.record
-    limit = writer.size_limit(record.topic) if record else None
+    limit = limits.get(record.topic) if record else None
     if record is None or limit is None or limit.accepts(record):
         return planned
     return Replay(

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -256,6 +257,17 @@ def test_a_discard_shuts_out_a_replay_that_still_runs(bootstrap: str) -> None:
         with pytest.raises(LeaseLost):
             writer.commit([ProducerRecord(REPLAYS.name, b"late", b"{}")], b"{}")
         writer.close()
+
+
+def test_a_dry_run_of_a_replay_leaves_one_that_runs_alone(bootstrap: str) -> None:
+    put_aside(bootstrap, ("a", 0, 1, "one"))
+    found = letters(bootstrap)
+    assert [bool(said.record) for said in replay(found, found, lambda _: ["a"], bootstrap, dry=True)] == [True]
+    assert REPLAYS.name not in kafka_admin.partition_counts(admin(bootstrap), bootstrap)
+    create(bootstrap, REPLAYS)
+    with closing(replays.letter_replays(bootstrap)) as running:
+        assert [bool(said.record) for said in replay(found, found, lambda _: ["a"], bootstrap, dry=True)] == [True]
+        running.commit([ProducerRecord(REPLAYS.name, found[0].digest.encode(), b"{}")], b"{}")
 
 
 def transform(sales: DataFrame) -> DataFrame:
