@@ -88,9 +88,9 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         if stored is not None and decision != "snapshot":
             position = _resumed(capture, new, stored)
         else:
-            # Keys in the topic that are no longer selected must be removed.
+            # Keys in the topic that are no longer selected must be removed; a partition without a leader may have some.
             ends = log_end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
-            position = replace(new, reconcile="a new snapshot" if any(ends.values()) else "")
+            position = replace(new, reconcile="a new snapshot" if len(ends) < count or any(ends.values()) else "")
         file, topic, rate = reconcile_file(capture), capture.topic.name, capture.reconcile_rate
         index = DigestIndex(file, topic, topic_id, bootstrap, rate)
         undo.callback(index.close)

@@ -19,6 +19,7 @@ from penstock.kafka.admin import (
     LARGE_FETCH,
     TIMEOUT,
     admin,
+    all_end_offsets,
     end_offsets,
     first_offsets,
     log_end_offsets,
@@ -74,14 +75,14 @@ class CommitMarkerReader:
         """Whether the first marker of a writer may be in an open transaction."""
 
     def read(self) -> Mapping[str, bytes]:
-        """Returns the newest committed marker of each writer. BrokerError if the topic cannot be read."""
+        """Returns the newest committed marker of each writer. BrokerError if a partition cannot be read."""
         client = admin(self._bootstrap)
         count = partition_counts(client, self._bootstrap).get(COMMITS.name, 0)
         marker_partitions = (
             range(count) if self._names is None else {marker_partition(COMMITS, name) for name in self._names}
         )
         partitions = {(COMMITS.name, p) for p in marker_partitions if p < count}
-        ends = end_offsets(client, partitions, self._bootstrap)
+        ends = all_end_offsets(client, partitions, self._bootstrap)
         # A recreated topic is read from its first offset.
         self._positions = {
             partition: position
@@ -91,9 +92,9 @@ class CommitMarkerReader:
         self._read_to({partition: end for partition, end in ends.items() if end > self._positions.get(partition, 0)})
         first = {
             (COMMITS.name, marker_partition(COMMITS, name)) for name in set(self._names or ()) - self._values.keys()
-        }
-        logs = log_end_offsets(client, first & ends.keys(), self._bootstrap) if first else {}
-        self.may_be_hidden = any(end > ends[partition] for partition, end in logs.items())
+        } & ends.keys()
+        logs = log_end_offsets(client, first, self._bootstrap) if first else {}
+        self.may_be_hidden = any(p not in logs or logs[p] > ends[p] for p in first)
         return self._values
 
     def _read_to(self, ends: dict[TopicAndPartition, int]) -> None:

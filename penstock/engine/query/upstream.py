@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException
 
 from penstock.engine.checkpoint.offset_log import BatchPlan, TopicOffsets
 from penstock.errors import PenstockError
-from penstock.kafka.admin import admin, end_offsets
+from penstock.kafka.admin import admin, end_offsets, partition_counts
 from penstock.kafka.commit_marker import CommitMarkerReader
 
 if TYPE_CHECKING:
@@ -184,10 +184,17 @@ class CommitMarkerObserver:
     ) -> dict[str, UpstreamCommit]:
         """Mark the unchanged streams that have read all that their inputs hold as idle."""
         partitions = {(t, p) for name in unchanged for t, parts in commits[name].ends.items() for p in parts}
-        ends = end_offsets(admin(self._bootstrap), partitions, self._bootstrap) if partitions else {}
+        client = admin(self._bootstrap)
+        ends = end_offsets(client, partitions, self._bootstrap) if partitions else {}
+        # A partition without a leader may hold more, a deleted topic holds nothing more.
+        topics = partition_counts(client, self._bootstrap) if partitions - ends.keys() else {}
+
+        def is_read(topic: str, partition: int, at: int) -> bool:
+            end = ends.get((topic, partition))
+            return topic not in topics if end is None else at >= end
 
         def is_idle(commit: UpstreamCommit) -> bool:
-            read = [at >= ends.get((t, p), at) for t, parts in commit.ends.items() for p, at in parts.items()]
+            read = [is_read(t, p, at) for t, parts in commit.ends.items() for p, at in parts.items()]
             return bool(read) and all(read)
 
         return {name: replace(commit, idle=name in unchanged and is_idle(commit)) for name, commit in commits.items()}

@@ -41,7 +41,7 @@ from penstock.engine.replacement.step_offsets import StepLimits, batch_entry, co
 from penstock.engine.replacement.step_rows import StepRows
 from penstock.engine.state import fold as folding
 from penstock.engine.state.fold_store import fold_store
-from penstock.kafka.admin import admin, end_offsets, partition_counts, topic_ids
+from penstock.kafka.admin import admin, all_end_offsets, partition_counts, topic_ids
 from penstock.model.output import NO_COMMIT, CommitMarker
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class NewVersion:
             if t not in inputs and self.stream.has_input_topic(t) and not any(i.reads_topic(t) for i in unseen)
             for p in range(n)
         }
-        for (topic, partition), end in end_offsets(admin(self._bootstrap), others, self._bootstrap).items():
+        for (topic, partition), end in all_end_offsets(admin(self._bootstrap), others, self._bootstrap).items():
             inputs.setdefault(topic, {})[partition] = end
         return inputs
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import threading
 import time
 import zlib
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from penstock.devstack.servers.kafka import Broker
+from penstock.errors import BrokerError
+from penstock.kafka import admin as kafka_admin
+from penstock.kafka import commit_marker
 from penstock.kafka.commit_marker import CommitMarkerReader, delete_commit_marker, read_commit_marker
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import CommitMarker
@@ -72,3 +79,23 @@ def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) 
     for marks in (mine, every):
         marks.close()
     other.close()
+
+
+def test_a_partition_without_a_leader_may_hold_any_marker(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = kafka_admin._offsets
+    mine = zlib.crc32(b"mine") % COMMITS.partitions
+
+    def without_mine(client: AdminClient, partitions: Iterable[tuple[str, int]], *of: Any) -> dict[Any, int]:
+        return {place: at for place, at in offsets(client, partitions, *of).items() if place[1] != mine}
+
+    monkeypatch.setattr(kafka_admin, "_offsets", without_mine)
+    for names in (("mine",), None):
+        with (
+            closing(CommitMarkerReader(bootstrap, names)) as markers,
+            pytest.raises(BrokerError, match=f"partition {mine} has no leader"),
+        ):
+            markers.read()
+    monkeypatch.undo()
+    with closing(CommitMarkerReader(bootstrap, ("mine",))) as markers:
+        monkeypatch.setattr(commit_marker, "log_end_offsets", lambda *_: {})
+        assert (markers.read(), markers.may_be_hidden) == ({}, True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -16,10 +17,12 @@ from penstock import catalog
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.faults.batch_splitting import BatchSplitter
 from penstock.engine.jvm.bridge import BatchExecution
+from penstock.engine.query import upstream
 from penstock.engine.query.upstream import (
     HOLD,
     NO_LIMIT,
     UNKNOWN,
+    CommitMarkerObserver,
     UpstreamCommit,
     UpstreamProgress,
     UpstreamSnapshot,
@@ -69,6 +72,25 @@ def test_a_stream_that_rests_holds_nobody() -> None:
     )
     alone = UpstreamSnapshot({"b": fed(3, rests=True)})
     assert event_time_limit(BETWEENS, alone, alone) == NO_LIMIT
+
+
+def test_a_stream_rests_only_if_all_that_its_inputs_hold_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = 'v1\n{"batchTimestampMs": 1}\n{"source": {"0": 3, "1": 4}}'
+    marker = CommitMarker("query", 1, {}, plans={1: plan}, output_topics=("between",), event_time=5).value()
+    monkeypatch.setattr(upstream, "admin", lambda _: None)
+    monkeypatch.setattr(upstream, "partition_counts", lambda *_: {"source": 2})
+    observer = CommitMarkerObserver(stream("reader", BETWEEN, Topic("out"), MINUTE, 0), "broker", ("a",))
+    observer._marks = cast("Any", SimpleNamespace(read=lambda: {"a": marker}, may_be_hidden=False))
+
+    def rests(ends: Mapping[tuple[str, int], int]) -> bool:
+        monkeypatch.setattr(upstream, "end_offsets", lambda *_: ends)
+        return observer(observer(UNKNOWN)).commits["a"].idle
+
+    assert rests({("source", 0): 3, ("source", 1): 4})
+    assert not rests({("source", 0): 3, ("source", 1): 5})
+    assert not rests({("source", 0): 3}), "a partition without a leader may hold more"
+    monkeypatch.setattr(upstream, "partition_counts", lambda *_: {})
+    assert rests({}), "a deleted topic holds nothing more"
 
 
 def test_time_waits_where_a_stream_is_new_or_nothing_could_be_seen() -> None:
