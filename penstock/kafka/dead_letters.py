@@ -50,7 +50,7 @@ class DeadLetter:
         key: the record's key, perhaps truncated.
         value: the record's value, perhaps truncated.
         penstock_headers: headers with the prefix `penstock.`, by name without it.
-        headers: the record's own headers.
+        headers: the record's own headers, perhaps left out.
     """
 
     topic: str
@@ -97,7 +97,7 @@ class DeadLetter:
 
     @property
     def truncated(self) -> str:
-        """Which of key and value are truncated, or not there at all."""
+        """Which of key, value and headers are truncated, or not there at all."""
         return self.penstock_headers.get("cut", "") or self.penstock_headers.get(HIDDEN, "")
 
     @property

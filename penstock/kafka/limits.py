@@ -149,22 +149,33 @@ class SizeLimit:
         return oversized
 
     def truncate(self, message: ProducerRecord) -> ProducerRecord:
-        """Truncates key and value until the topic accepts the record; headers state the original size and digest."""
+        """Truncates key and value, and leaves large headers out, until the topic accepts the record.
+
+        The headers that begin with `penstock.` stay. Further ones state the original size and digest of key and value.
+        """
         if self.accepts(message):
             return message
         key, value = message.key or b"", message.value or b""
+        own = [header for header in message.headers if not header[0].startswith("penstock.")]
+        # They take at most a quarter, as the key does.
+        leaves_out = ProducerRecord(message.topic, None, None, tuple(own)).size - RECORD_OVERHEAD > self.max_bytes // 4
         headers = (
-            *message.headers,
+            *(header for header in message.headers if not (leaves_out and header in own)),
             ("penstock.size", str(len(key) + len(value)).encode()),
             ("penstock.sha256", record_digest(message.key, message.value).encode()),
-            ("penstock.cut", b"key, value"),
+            ("penstock.cut", b"key, value, headers"),
         )
+        whole = message._replace(headers=(*headers[:-1], ("penstock.cut", b"headers")))
+        if leaves_out and self.accepts(whole):
+            return whole
         room = max(0, self.max_bytes - ProducerRecord(message.topic, None, None, headers).size)
         # A key takes at most a quarter.
         short_key = key[: room // 4] if len(key) > room // 4 else key
         short_value = value[: room - len(short_key)]
         names = ", ".join(
-            name for name, was, now in (("key", key, short_key), ("value", value, short_value)) if was != now
+            name
+            for name, is_cut in (("key", key != short_key), ("value", value != short_value), ("headers", leaves_out))
+            if is_cut
         )
         return message._replace(
             key=None if message.key is None else short_key,

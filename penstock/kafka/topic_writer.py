@@ -52,7 +52,8 @@ class TopicWriter(TransactionalWriter):
     def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         """Writes one batch and its commit marker, as `commit`.
 
-        Dead letters and other side outputs are truncated to their topic's size limit.
+        Dead letters and other side outputs are truncated to their topic's size limit, large headers of their records
+        included.
 
         Raises:
             Refused: rows exceed their topic's size limit, or lack a key in a compacted topic; nothing is written.

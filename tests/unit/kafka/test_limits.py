@@ -57,6 +57,29 @@ def test_what_fits_is_left_alone() -> None:
     assert SizeLimit("t", 4000).truncate(message) is message
 
 
+@pytest.mark.parametrize(
+    ("value", "header", "cut"),
+    [
+        (b"v", NOISE[:5000], b"headers"),
+        (b"abc" * 9000, NOISE[:5000], b"headers"),
+        (NOISE[:9000], NOISE[:2000], b"value, headers"),
+        (NOISE[:9000], b"small", b"value"),
+    ],
+)
+def test_large_headers_of_the_record_are_left_out_and_those_that_say_what_it_was_stay(
+    value: bytes, header: bytes, cut: bytes
+) -> None:
+    limit = SizeLimit("t", 4000)
+    now = limit.truncate(ProducerRecord("t", b"k", value, (("own", header), ("penstock.reason", b"no"))))
+    assert limit.accepts(now)
+    assert (now.key, value.startswith(now.value or b"")) == (b"k", True)
+    assert (now.value == value) is (b"value" not in cut)
+    headers = dict(now.headers)
+    assert ("own" in headers) is (b"headers" not in cut)
+    assert (headers["penstock.reason"], headers["penstock.cut"]) == (b"no", cut)
+    assert headers["penstock.sha256"] == record_digest(b"k", value).encode()
+
+
 def test_a_limit_below_what_headers_take_leaves_headers_alone() -> None:
     now = SizeLimit("t", 100).truncate(ProducerRecord("t", b"key", b"value"))
     assert (now.key, now.value) == (b"", b"")
