@@ -124,7 +124,7 @@ def discard_letters(control: Control, action: Action, actor: Actor) -> JSONRespo
         chosen = [
             letter
             for letter in read_dead_letters([action.name], bootstrap, LAST)
-            if letter.stream == action.stream and not letter.places.isdisjoint(action.places)
+            if letter.stream == action.stream and letter.location in action.places
         ]
         if not chosen:
             raise HTTPException(409, "the topic has no such letters among its last ones")

@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from penstock.web import json_body
 
 # Seconds and bytes.
-BODY_TIMEOUT, BODY_LIMIT = 10.0, 16 * 1024
+BODY_TIMEOUT, BODY_LIMIT = 10.0, 32 * 1024
+# An offset alone may be of several topics, whose dead letters are in one.
+PLACE = r"^[a-zA-Z0-9._-]{1,249}\[[0-9]{1,9}\]@[0-9]{1,18}$"
 
 
 class Action(BaseModel):
@@ -18,7 +20,7 @@ class Action(BaseModel):
 
     Attributes:
         name: Of a stream, app, capture or sink, or of a topic of dead letters.
-        places: Of the records of dead letters that are replayed or discarded, PARTITION:OFFSET.
+        places: Of the records of dead letters that are replayed or discarded, TOPIC[PARTITION]@OFFSET.
         stream: Whose dead letters are discarded.
         dry: Whether the answer only says what the action would do.
     """
@@ -29,7 +31,7 @@ class Action(BaseModel):
     kind: Literal["stream", "app", "capture", "sink", "letters"]
     name: str = Field(max_length=249)
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
-    places: list[Annotated[str, Field(pattern=r"^[0-9]{1,9}:[0-9]{1,18}$")]] = Field(default=[], max_length=100)
+    places: list[Annotated[str, Field(pattern=PLACE)]] = Field(default=[], max_length=100)
     stream: str = Field("", max_length=249)
     dry: bool = False
 

@@ -95,15 +95,16 @@ def test_only_json_is_accepted(olga: httpx.Client, control: Control) -> None:
         ({**STOP, "note": "x" * 501}, 422),
         ({**STOP, "more": 1}, 422),
         ({"verb": "stop"}, 422),
-        ({**STOP, "places": ["0:1"]}, 422),
+        ({**STOP, "places": ["orders[0]@1"]}, 422),
         ({**STOP, "kind": "letters"}, 422),
         ({"verb": "replay", "kind": "stream", "name": "bundles"}, 422),
         ({"verb": "replay", "kind": "letters", "name": "bundles-in-dead-letter"}, 422),
-        ({"verb": "replay", "kind": "letters", "name": "bundles-in-dead-letter", "places": ["0:1"] * 101}, 422),
-        ({"verb": "replay", "kind": "letters", "name": "bundles-in-dead-letter", "places": ["0:1; rm"]}, 422),
-        ({"verb": "replay", "kind": "letters", "name": "--help", "places": ["0:1"]}, 404),
-        ({"verb": "replay", "kind": "letters", "name": "nothing-dead-letter", "places": ["0:1"]}, 404),
-        ({"verb": "replay", "kind": "sink", "name": "nothing", "places": ["0:1"]}, 404),
+        ({"verb": "replay", "kind": "letters", "name": "bundles-in-dead-letter", "places": ["orders[0]@1"] * 101}, 422),
+        ({"verb": "replay", "kind": "letters", "name": "bundles-in-dead-letter", "places": ["orders[0]@1; rm"]}, 422),
+        ({"verb": "replay", "kind": "letters", "name": "bundles-in-dead-letter", "places": ["0:1"]}, 422),
+        ({"verb": "replay", "kind": "letters", "name": "--help", "places": ["orders[0]@1"]}, 404),
+        ({"verb": "replay", "kind": "letters", "name": "nothing-dead-letter", "places": ["orders[0]@1"]}, 404),
+        ({"verb": "replay", "kind": "sink", "name": "nothing", "places": ["orders[0]@1"]}, 404),
     ],
 )
 def test_invalid_actions_are_refused(olga: httpx.Client, control: Control, body: dict[str, Any], status: int) -> None:
@@ -315,7 +316,7 @@ def test_the_newest_letters_of_a_stream_are_shown_as_text(olga: httpx.Client, fr
     assert (first["size"], first["reason"]) == (800_002, "\\x1b[2J")
     assert [one["value"] for one in rest] == [f"v{n}" for n in range(29, 0, -2)]
     assert rest[0]["source"] == "bundles-in, partition 0, offset 29"
-    assert rest[0]["replay"] == f"penstock dead-letters replay {dead} --place 0:29"
+    assert rest[0]["replay"] == f"penstock dead-letters replay {dead} --place 'bundles-in[0]@29'"
     assert first["replay"] == "", "what was forged is no command"
     assert rest[0]["reason"] == "no number <b>29</b>"
     late = olga.get("/penstock/api/letters", params={"stream": "bundles", "kind": "late"}, timeout=30)

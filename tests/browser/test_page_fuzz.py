@@ -57,13 +57,13 @@ METHODS = ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "GET", "POST"]
 ACTIONS: list[dict[str, Any]] = [
     {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"},
     {"verb": "poll", "kind": "capture", "name": "tests", "note": "tried"},
-    {"verb": "replay", "kind": "letters", "name": "nothing-dead-letter", "places": ["0:1"], "note": "tried"},
+    {"verb": "replay", "kind": "letters", "name": "nothing-dead-letter", "places": ["orders[0]@1"], "note": "tried"},
     {
         "verb": "discard",
         "kind": "letters",
         "name": "nothing-dead-letter",
         "stream": "x",
-        "places": ["0:1"],
+        "places": ["orders[0]@1"],
         "dry": True,
     },
     {"app": "nobody", "to": "1", "note": "tried"},
@@ -73,7 +73,7 @@ ACTIONS: list[dict[str, Any]] = [
 ]
 WORDS: list[Any] = [
     "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay", "discard", "go-on", "cut",
-    "cancel", "confirm", "back", "stream", "app", "capture", "sink", "dead", "late", "letters", ["0:1"],
+    "cancel", "confirm", "back", "stream", "app", "capture", "sink", "dead", "late", "letters", ["orders[0]@1"],
     "bundles", "metrics", "", " ", "x" * 121, "x" * 100_000, "\0", "\n",
     "\ud800", "é", "日本", "'; DROP TABLE stream; --", "<script>", "%00", "../../..", None, True, 0, -1, 10**30, 1.5,
     float("nan"), [], ["stop"], {}, {"verb": "stop"}, [[[[[[]]]]]],

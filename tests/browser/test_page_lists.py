@@ -93,7 +93,7 @@ def test_dead_letters_are_grouped_by_reason_and_replayed(visit: Visit, control: 
     expect(view.frame.locator("#toast")).to_contain_text(said, timeout=240_000)
     [action] = [one for one in control.actions(5) if one["verb"] == "replay"]
     assert (action["actor"], action["target"]) == ("olga", "shop-points-dead-letter")
-    assert action["detail"] == "the check is fixed; places 0:4, 0:3, 0:2, 0:1"
+    assert action["detail"] == "the check is fixed; places shops[0]@4, shops[0]@3, shops[0]@2, shops[0]@1"
     assert view.troubles == []
 
 

@@ -98,7 +98,7 @@ def test_dead_letters_of_a_reason_are_discarded(
     last = control.actions(1)[0]
     assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
         "olga", "page", "discard", "topic-quality-in-dead-letter",
-        "of topic-quality; from a test till; places 0:2, 0:0",
+        "of topic-quality; from a test till; places orders[0]@2, orders[0]@0",
     ]  # fmt: skip
     found = olga.get("/penstock/api/letters", params={"stream": "topic-quality", "kind": "dead"}).json()["letters"]
     assert [one["ended"] for one in found] == ["discarded", "", "discarded"]
@@ -107,7 +107,7 @@ def test_dead_letters_of_a_reason_are_discarded(
         "kind": "letters",
         "name": "topic-quality-in-dead-letter",
         "stream": "topic-quality",
-        "places": ["0:0", "0:1"],
+        "places": ["orders[0]@0", "orders[0]@1"],
     }
     answer = olga.post("/penstock/api/actions", json=body, headers=same_origin(olga))
     assert answer.json() == {"counts": {"discarded before": 1, "discarded": 1}}

@@ -151,7 +151,7 @@ def test_dead_letters_of_a_sink_are_replayed_to_its_store(
     detail.get_by_role("button", name="Dead letters of sink shop-points").click()
     letters = view.frame.get_by_role("dialog", name="Dead letters of shop-points")
     expect(letters.locator("article")).to_have_count(2)
-    expect(letters).to_contain_text("penstock sinks replay shop-points --place 0:1")
+    expect(letters).to_contain_text("penstock sinks replay shop-points --place 'shops[0]@1'")
     expect(letters).to_contain_text("no <b>room</b>")
     letters.get_by_role("button", name="Close").click()
 

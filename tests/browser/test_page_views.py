@@ -112,7 +112,7 @@ def test_dead_letters_are_grouped_by_reason_and_chosen_ones_replayed(
         group = groups["no number"]
         assert (group["count"], group["newest_at"], group["oldest_at"]) == (4, 1_004, 1_000)
         assert (group["stream"], group["topic"]) == ("topic-quality", "topic-quality-in-dead-letter")
-        assert group["places"] == ["0:4", "0:3", "0:2", "0:0"]
+        assert group["places"] == [f"orders[0]@{n}" for n in (4, 3, 2, 0)]
         assert [letter["value"] for letter in group["examples"]] == ["v4", "v3", "v2"]
         assert (group["replayed_by"], group["name"]) == ("letters", "topic-quality-in-dead-letter")
     assert olga.get("/penstock/api/dead-letters/reasons", params={"stream": "nobody"}).status_code == 404
@@ -125,7 +125,7 @@ def test_dead_letters_are_grouped_by_reason_and_chosen_ones_replayed(
         "verb": "replay",
         "kind": "letters",
         "name": "orders-dead-letter",
-        "places": ["0:0", "0:2"],
+        "places": ["orders[0]@0", "orders[0]@2"],
         "note": "fixed",
     }
     headers = {"Origin": str(olga.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
@@ -134,7 +134,8 @@ def test_dead_letters_are_grouped_by_reason_and_chosen_ones_replayed(
     assert sum(answer.json()["counts"].values()) == 2
     last = control.actions(1)[0]
     assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
-        "olga", "page", "replay", "orders-dead-letter", "fixed; places 0:0, 0:2",
+        "olga", "page", "replay", "orders-dead-letter", "fixed; places orders[0]@0, orders[0]@2",
     ]  # fmt: skip
-    answer = olga.post("/penstock/api/actions", json=body | {"places": ["0:9"]}, headers=headers, timeout=240)
-    assert (answer.status_code, "has no dead letter of this place; got: 0:9" in answer.json()["detail"]) == (409, True)
+    answer = olga.post("/penstock/api/actions", json=body | {"places": ["orders[0]@9"]}, headers=headers, timeout=240)
+    assert answer.status_code == 409
+    assert "has no dead letter of this place; got: orders[0]@9" in answer.json()["detail"]

@@ -66,8 +66,8 @@ def explained(sink: str) -> str:
 
 
 def replayed(sink: str, places: Sequence[str] = (), *, dry: bool = False) -> Replayed:
-    """The result of `penstock sinks replay NAME` for some places, PARTITION:OFFSET, or for all dead letters; of a dry
-    run, what it would be. The caller records it in the audit log.
+    """The result of `penstock sinks replay NAME` for some places, TOPIC[PARTITION]@OFFSET, or for all dead letters; of
+    a dry run, what it would be. The caller records it in the audit log.
 
     Raises:
         CommandError: The command fails.
@@ -85,8 +85,8 @@ def replayed(sink: str, places: Sequence[str] = (), *, dry: bool = False) -> Rep
 
 
 def letters_replayed(topic: str, places: Sequence[str], *, dry: bool = False) -> Replayed:
-    """The result of `penstock dead-letters replay TOPIC` for some places, PARTITION:OFFSET; of a dry run, what it would
-    be. The caller records it in the audit log.
+    """The result of `penstock dead-letters replay TOPIC` for some places, TOPIC[PARTITION]@OFFSET; of a dry run, what
+    it would be. The caller records it in the audit log.
 
     Raises:
         CommandError: The command fails.

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.client import assign, reader_config, unreachable
-from penstock.kafka.dead_letters import dead_letter_of
+from penstock.kafka.dead_letters import DeadLetter, dead_letter_of
 from penstock.kafka.replay import end_of, replay_keys
 from penstock.logs import printable
 from penstock.model.topic import DEAD_LETTERS, Topic
@@ -43,7 +43,7 @@ class LetterReplay(NamedTuple):
     @property
     def command(self) -> str:
         of = "sinks" if self.by == "sink" else "dead-letters"
-        return f"penstock {of} replay {self.name} --place {self.place}"
+        return f"penstock {of} replay {self.name} --place '{self.place}'"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DeadLetterView:
         replay: the command that replays it; empty if it cannot be replayed.
         stream: whose it is.
         replayed_by: what an action replays it by: `letters` of its topic, or `sink`; None if it cannot be replayed.
-        place: of the record that it came from, PARTITION:OFFSET; empty if it cannot be replayed.
+        place: of the record that it came from, TOPIC[PARTITION]@OFFSET; empty if it cannot be replayed.
         ended: whether it was replayed or discarded; empty if neither.
     """
 
@@ -218,10 +218,10 @@ def _letter(message: Message, noted: Collection[bytes]) -> DeadLetterView:
         name: content.decode(errors="replace") for name, content in raw_headers.items() if isinstance(content, bytes)
     }
     value = message.value()
-    topic = message.topic() or ""
-    replay = _replay(topic, headers)
+    letter = dead_letter_of(message)
+    replay = _replay(letter)
     return DeadLetterView(
-        topic,
+        letter.topic,
         message.partition() or 0,
         message.offset() or 0,
         message.timestamp()[1],
@@ -234,7 +234,7 @@ def _letter(message: Message, noted: Collection[bytes]) -> DeadLetterView:
         printable(headers.get("penstock.stream", ""))[:WIDTH],
         replay.by if replay else None,
         replay.place if replay else "",
-        end_of(dead_letter_of(message), noted),
+        end_of(letter, noted),
     )
 
 
@@ -245,17 +245,16 @@ def _place(headers: Mapping[str, str]) -> str:
     return printable(f"a row for {headers.get('penstock.output', 'an unknown output')}")[:WIDTH]
 
 
-def _replay(topic: str, headers: Mapping[str, str]) -> LetterReplay | None:
+def _replay(letter: DeadLetter) -> LetterReplay | None:
     """What replays a letter. Anybody may write headers, so only numbers and names are accepted from them: they may
     stand in a command for a shell."""
-    place = [headers.get(f"penstock.{name}", "") for name in ("partition", "offset")]
-    if not all(re.fullmatch("[0-9]{1,18}", number) for number in place):
+    if letter.origin is None:
         return None
     # A row that a store refused is replayed to that store alone.
-    if "penstock.output" in headers:
-        sink = headers.get("penstock.stream", "")
-        return LetterReplay("sink", sink, ":".join(place)) if re.fullmatch(r"\w[\w.-]*", sink, re.ASCII) else None
-    return LetterReplay("letters", topic, ":".join(place)) if topic.endswith("-dead-letter") else None
+    if "output" in letter.penstock_headers:
+        is_name = re.fullmatch(r"\w[\w.-]*", letter.stream, re.ASCII)
+        return LetterReplay("sink", letter.stream, letter.location) if is_name else None
+    return LetterReplay("letters", letter.topic, letter.location) if letter.topic.endswith("-dead-letter") else None
 
 
 def _reason(headers: Mapping[str, str]) -> str:

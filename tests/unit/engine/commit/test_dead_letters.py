@@ -71,7 +71,12 @@ def test_a_letter_that_says_no_place_has_no_origin() -> None:
 @pytest.mark.parametrize(
     ("topic", "partition", "offset", "command"),
     [
-        ("receipts-dead-letter", "3", "17", "penstock dead-letters replay receipts-dead-letter --place 3:17"),
+        (
+            "receipts-dead-letter",
+            "3",
+            "17",
+            "penstock dead-letters replay receipts-dead-letter --place 'receipts[3]@17'",
+        ),
         ("receipts-dead-letter", "3; rm -rf ~ #", "17", ""),
         ("receipts-dead-letter", "3", "17\nreboot", ""),
         ("receipts-dead-letter", "٣", "17", ""),
@@ -82,7 +87,8 @@ def test_a_letter_that_says_no_place_has_no_origin() -> None:
 def test_only_numbers_reach_the_command_that_somebody_copies(
     topic: str, partition: str, offset: str, command: str
 ) -> None:
-    replay = _replay(topic, {"penstock.partition": partition, "penstock.offset": offset})
+    headers = {"topic": "receipts", "partition": partition, "offset": offset}
+    replay = _replay(DeadLetter(topic, 0, 0, None, None, headers))
     assert (replay.command if replay else "") == command
 
 
@@ -100,12 +106,12 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
     nobody: Any = None
     found = _plan(DeadLetter("search-dead-letter", 0, 0, None, b"{}", said), [], nobody, {})
     assert (found.record, found.refusal.endswith("penstock sinks replay search")) == (None, True)
-    headers = {f"penstock.{name}": text for name, text in said.items()}
-    replay = _replay("anywhere", headers)
-    assert replay == ("sink", "search", "0:7")
-    assert replay.command == "penstock sinks replay search --place 0:7"
+    replay = _replay(DeadLetter("anywhere", 0, 0, None, b"{}", said))
+    assert replay == ("sink", "search", "orders[0]@7")
+    assert replay.command == "penstock sinks replay search --place 'orders[0]@7'"
     for forged in ("", "--help", "search; reboot", "a b", "se\u0430rch"):
-        assert _replay("anywhere", headers | {"penstock.stream": forged}) is None
+        assert _replay(DeadLetter("anywhere", 0, 0, None, b"{}", said | {"stream": forged})) is None
+    assert _replay(DeadLetter("anywhere", 0, 0, None, b"{}", said | {"topic": "orders'; reboot"})) is None
 
 
 def test_what_came_too_late_is_not_sent_again() -> None:
