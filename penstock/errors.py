@@ -92,6 +92,10 @@ class Blocked(PenstockError):
     """
 
 
+class DataLossChanged(PenstockError):
+    """A stream is blocked by gaps that were not shown to who lets it go on; none is accepted."""
+
+
 class ClusterError(PenstockError):
     """The master of a Spark cluster refused or did not answer."""
 

@@ -31,7 +31,14 @@ from penstock.airflow.page_shared import code_reads, disk_hash, jvm_runs, limite
 from penstock.airflow.permissions import from_this_page, may_operate, may_view
 from penstock.control import Actor, Control, Desired, connect
 from penstock.control.repositories.captures import Captures
-from penstock.errors import CommandError, ControlError, DeclarationError, ReleaseRefused, SettingError
+from penstock.errors import (
+    CommandError,
+    ControlError,
+    DataLossChanged,
+    DeclarationError,
+    ReleaseRefused,
+    SettingError,
+)
 from penstock.host import log_files
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
@@ -118,6 +125,12 @@ async def release_refused(_: Request, error: ReleaseRefused) -> JSONResponse:
     # It repeats what was asked for.
     log.warning("%s", printable(str(error)))
     return JSONResponse({"code": "release_refused", "detail": str(error)}, 409)
+
+
+@app.exception_handler(DataLossChanged)
+async def data_loss_changed(_: Request, error: DataLossChanged) -> JSONResponse:
+    log.warning("%s", printable(str(error)))
+    return JSONResponse({"code": "data_loss_changed", "detail": str(error)}, 409)
 
 
 @app.exception_handler(CommandError)
@@ -275,6 +288,8 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
     control = connect()
     if (action.places and action.verb not in ("replay", "discard")) or (action.stream and action.verb != "discard"):
         raise HTTPException(422, "places are for replays and discards only, a stream for discards")
+    if action.gaps and action.verb != "go-on":
+        raise HTTPException(422, "gaps are for streams that go on only")
     if action.verb in ("poll", "reconcile", "snapshot", "continue"):
         if action.kind != "capture":
             raise HTTPException(422, f"{action.verb} is for captures only")
@@ -291,7 +306,8 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
     if action.verb == "go-on":
         if action.dry:
             raise HTTPException(422, "what is given up is shown with the stream")
-        gaps = control.accept_data_loss(action.name, actor, action.note) if action.kind == "stream" else []
+        of_stream = action.kind == "stream"
+        gaps = control.accept_data_loss(action.name, actor, action.gaps, action.note) if of_stream else []
         if not gaps:
             raise HTTPException(409, f"{action.kind} {action.name!r} is not blocked by data loss")
         return JSONResponse({"accepted": [str(gap) for gap in gaps]})

@@ -138,12 +138,19 @@ def logs(
 
 @app.command("go-on")
 def go_on(
-    name: Annotated[str, typer.Argument(help="A stream that is blocked.", autocompletion=complete)], note: Note = ""
+    name: Annotated[str, typer.Argument(help="A stream that is blocked.", autocompletion=complete)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    note: Note = "",
 ) -> None:
     """Accept the data loss that blocks a stream; it then continues with the records that exist."""
     with clear_errors():
         control = connect()
-        accepted = control.accept_data_loss(name, actor(), note)
+        shown = [row for row in control.data_losses(name) if not row.accepted_at]
+        if shown and not yes:
+            for row in shown:
+                typer.echo(str(row.gap))
+            typer.confirm(f"Let {name} go on without these records?", abort=True)
+        accepted = control.accept_data_loss(name, actor(), [row.id for row in shown], note)
         gaps = [row for row in control.data_losses(name) if row.accepted_at and not row.passed_at]
         if not gaps:
             raise PenstockError(

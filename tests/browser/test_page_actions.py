@@ -17,9 +17,13 @@ pytestmark = pytest.mark.browser
 
 
 def test_data_loss_is_accepted_once(olga: httpx.Client, control: Control) -> None:
-    body = {"verb": "go-on", "kind": "stream", "name": "bundles", "note": "known"}
+    body: dict[str, Any] = {"verb": "go-on", "kind": "stream", "name": "bundles", "note": "known"}
     control.report_data_loss("bundles", [DataLoss("bundles-in", "cut", 0, 5, 9, 4)])
     try:
+        answer = olga.post("/penstock/api/actions", json=body, headers=same_origin(olga))
+        assert (answer.status_code, "look at its gaps again" in answer.json()["detail"]) == (409, True)
+        shown = olga.get("/penstock/api/streams/bundles").json()["stream"]["gaps"]
+        body["gaps"] = [gap["id"] for gap in shown if not gap["accepted_by"]]
         answer = olga.post("/penstock/api/actions", json=body, headers=same_origin(olga))
         assert (answer.status_code, len(answer.json()["accepted"])) == (200, 1)
         action = control.actions(1)[0]

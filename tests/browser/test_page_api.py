@@ -95,6 +95,7 @@ def test_only_json_is_accepted(olga: httpx.Client, control: Control) -> None:
         ({**STOP, "note": "x" * 501}, 422),
         ({**STOP, "more": 1}, 422),
         ({"verb": "stop"}, 422),
+        ({**STOP, "gaps": ["0" * 32]}, 422),
         ({**STOP, "places": ["orders[0]@1"]}, 422),
         ({**STOP, "kind": "letters"}, 422),
         ({"verb": "replay", "kind": "stream", "name": "bundles"}, 422),

@@ -22,7 +22,7 @@ export const confirmStream = ({ name, app, desired }, acted) => {
 const unaccepted = ({ gaps }) => gaps.filter((gap) => !gap.accepted_by);
 export const isBlockedByLoss = (stream) => stream.state === "blocked" && unaccepted(stream).length > 0;
 
-// The dialog says what is given up before anything is done.
+// The dialog says what is given up before anything is done; the server refuses other gaps than these.
 export const confirmGoOn = (stream, acted) => {
   const gaps = unaccepted(stream);
   const known = gaps.every((gap) => gap.records != null);
@@ -31,7 +31,7 @@ export const confirmGoOn = (stream, acted) => {
     title: `Let ${stream.name} go on without lost records?`,
     message: `It continues with the records that exist. Not read: ${known ? f.plural(records, "record") : `${f.plural(records, "record")} and an unknown number more`} (${gaps.map((gap) => gap.text).join("; ")}). This cannot be undone.`,
     label: "Go on",
-    action: { verb: "go-on", kind: "stream", name: stream.name },
+    action: { verb: "go-on", kind: "stream", name: stream.name, gaps: gaps.map((gap) => gap.id) },
     done: () => acted(`${stream.name} goes on within half a minute.`),
   });
 };

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol
 
@@ -13,6 +13,7 @@ from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, insert_if_new, rows
 from penstock.control.repositories.actions import record_action
 from penstock.control.rows import Actor
+from penstock.errors import DataLossChanged
 
 # Removed before they were read; the log's end lies before what was read or planned; another topic of the same name;
 # no topic of the name; and of the topic of marks: batches that ended and have none.
@@ -150,14 +151,30 @@ class DataLossRepository(ControlDatabase):
                 c.execute(update(t).where(mine).values(accepted_at=s.now_ms(), accepted_by="its declaration"))
                 c.execute(update(t).where(t.c.id == key, t.c.passed_at.is_(None)).values(passed_at=s.now_ms()))
 
-    def accept_data_loss(self, name: str, actor: Actor, detail: str = "") -> list[DataLoss]:
-        """Accept the gaps that stop a stream now; returns them."""
+    def accept_data_loss(self, name: str, actor: Actor, shown: Collection[str], detail: str = "") -> list[DataLoss]:
+        """Accept the gaps that block a stream; returns them.
+
+        Args:
+            name: The stream.
+            actor: Who accepts them.
+            shown: Ids of the gaps that the actor has seen.
+            detail: Why.
+
+        Raises:
+            DataLossChanged: Another gap blocks the stream, too.
+        """
         t = s.data_loss
         with self.begin() as c:
             is_unaccepted = (t.c.name == name) & t.c.accepted_at.is_(None)
             unaccepted = rows(
                 DataLossRow, c.execute(select(t).where(is_unaccepted).order_by(t.c.topic, t.c.partition)).mappings()
             )
+            if others := [str(row.gap) for row in unaccepted if row.id not in shown]:
+                raise DataLossChanged(
+                    f"stream {name} is blocked by gaps that were not shown, so none is accepted",
+                    got=others[0] + (f"; and {len(others) - 1} more" if len(others) > 1 else ""),
+                    hint="look at its gaps again, and let it go on if they may be given up",
+                )
             for row in unaccepted:
                 c.execute(update(t).where(t.c.id == row.id).values(accepted_at=s.now_ms(), accepted_by=actor.name))
             if unaccepted:

@@ -33,10 +33,12 @@ class DataLossView:
     """Data loss of an input.
 
     Attributes:
+        id: by which it is accepted.
         records: how many were not read, at most; None if unknown.
         accepted_by: who accepted it, or `its declaration`; None while the stream is blocked.
     """
 
+    id: str
     text: str
     topic: str
     what: str

@@ -40,7 +40,7 @@ from penstock.monitoring.dashboard.states import (
 from penstock.monitoring.humanize import duration, host_name
 from penstock.supervision.released_code import is_up
 
-# Newest gaps of a stream that are shown, and names in a message.
+# Newest gaps of a stream that are shown beside those that block it, and names in a message.
 GAPS, NAMED = 20, 10
 
 
@@ -233,7 +233,7 @@ def _stream(
         topics=[_topic(topic, metrics) for topic, metrics in sorted((row.topics or {}).items())],
         lost=lost(gaps).get(name, 0),
         lost_unknown=any(gap.passed_at is not None and gap.records is None for gap in gaps),
-        gaps=[_gap(gap, snap.now) for gap in gaps[:GAPS]],
+        gaps=[_gap(gap, snap.now) for n, gap in enumerate(gaps) if n < GAPS or not gap.accepted_at],
         alarms=alarming,
         store=row.store,
         expectations=expectation_views(row.expectations, snap.now),
@@ -243,7 +243,7 @@ def _stream(
 def _gap(row: DataLossRow, now: int) -> DataLossView:
     place = (row.topic, row.kind, row.partition, row.start, row.end, row.records)
     age = max(0, now - row.found_at)
-    return DataLossView(str(row.gap), *place, age, row.accepted_by, row.passed_at is not None)
+    return DataLossView(row.id, str(row.gap), *place, age, row.accepted_by, row.passed_at is not None)
 
 
 def _topic(name: str, metrics: Mapping[str, Any]) -> TopicView:

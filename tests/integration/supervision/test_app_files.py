@@ -180,7 +180,7 @@ def test_airflow_follows_app_files_that_are_added_broken_and_removed(platform: P
 
     wait_until(asks, TIMEOUT, every=1, what="all streams ask how to go on")
     for name in names:
-        penstock("streams", "go-on", name)
+        penstock("streams", "go-on", name, "--yes")
     p.flows(*names)
     p.run("bank", "success", datetime.now(UTC))
 

@@ -198,7 +198,7 @@ def test_what_people_files_and_paths_say_is_written_as_every_database_takes_it(c
     control.record(ME, "wait", odd, odd)
     control.hold_heartbeats("topic", None, odd)
     control.report_data_loss("s", [DataLoss("topic", "cut")])
-    control.accept_data_loss("s", Actor(odd, "cli"), odd)
+    control.accept_data_loss("s", Actor(odd, "cli"), [row.id for row in control.data_losses("s")], odd)
     with control.begin() as c:
         for table in tables.metadata.sorted_tables:
             for row in c.execute(select(table)).mappings():

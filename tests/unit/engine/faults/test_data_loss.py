@@ -14,6 +14,7 @@ from penstock.cli import app
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.control.repositories.data_loss import DataLoss
 from penstock.engine.faults.data_loss import BrokerLogs, InputChanges, _find_gaps, _offsets_read, _within_batch
+from penstock.errors import DataLossChanged
 from penstock.model.output import CommitMarker
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support.caches import clear_caches
@@ -93,7 +94,8 @@ def test_a_mark_is_brought_to_where_reading_goes_on() -> None:
 
 def test_exactly_what_was_shown_is_accepted(control: Control) -> None:
     assert control.report_data_loss("s", [REMOVED, AGAIN]) == set()
-    assert control.accept_data_loss("s", ME) == [AGAIN, REMOVED]
+    shown = [row.id for row in control.data_losses("s")]
+    assert control.accept_data_loss("s", ME, shown) == [AGAIN, REMOVED]
     assert control.report_data_loss("s", [REMOVED]) == {REMOVED}
     more = DataLoss("t", "removed", 0, 5, 13, 8, "x")
     assert control.report_data_loss("s", [more]) == set()
@@ -103,9 +105,26 @@ def test_exactly_what_was_shown_is_accepted(control: Control) -> None:
     assert [row.gap for row in control.data_losses("s")] == [REMOVED]
 
 
+def test_a_gap_that_nobody_was_shown_is_not_accepted_and_neither_are_the_others(control: Control) -> None:
+    control.report_data_loss("s", [REMOVED])
+    shown = [row.id for row in control.data_losses("s")]
+    grown = DataLoss("t", "removed", 0, 5, 13, 8, "x")
+    for now in ([grown], [REMOVED, AGAIN]):
+        control.report_data_loss("s", now)
+        with pytest.raises(DataLossChanged, match=f"got: {re.escape(str(now[-1]))}; hint: look at its gaps again"):
+            control.accept_data_loss("s", ME, shown)
+        assert control.report_data_loss("s", now) == set()
+    assert control.actions() == []
+    # One that has gone meanwhile is no hindrance.
+    shown = [row.id for row in control.data_losses("s")]
+    control.report_data_loss("s", [REMOVED])
+    assert control.accept_data_loss("s", ME, shown) == [REMOVED]
+    assert control.accept_data_loss("s", ME, shown) == []
+
+
 def test_a_gap_that_was_passed_is_counted_once(control: Control) -> None:
     control.report_data_loss("s", [REMOVED])
-    control.accept_data_loss("s", ME)
+    control.accept_data_loss("s", ME, [row.id for row in control.data_losses("s")])
     for _ in range(2):
         control.pass_data_loss("s", [REMOVED, AGAIN])
     assert control.report_data_loss("s", []) == set()
@@ -132,8 +151,8 @@ def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     clear_caches()
 
 
-def run(*args: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["streams", *args])
+def run(*args: str, code: int = 0, answer: str = "") -> str:
+    result = CliRunner().invoke(app, ["streams", *args], input=answer)
     assert result.exit_code == code, result.output
     return result.output
 
@@ -141,9 +160,15 @@ def run(*args: str, code: int = 0) -> str:
 def test_going_on_is_one_command(blocked: Control) -> None:
     assert "t[0]: offsets 5 to 11 were removed before they were read" in run("show", "s")
     assert "no: `penstock streams go-on s`" in run("show", "s")
-    assert "accepted: t[0]: offsets 5 to 11" in run("go-on", "s", "-m", "it was the test's")
+    asked = run("go-on", "s", code=1, answer="n\n")
+    assert "t[0]: offsets 5 to 11 were removed before they were read" in asked
+    assert blocked.report_data_loss("s", [REMOVED]) == set()
+    assert "accepted: t[0]: offsets 5 to 11" in run("go-on", "s", "-m", "it was the test's", answer="y\n")
     assert re.search(r"^accepted by \S+: t\[0\]: offsets 5 to 11", run("go-on", "s"))
     assert [action["verb"] for action in blocked.actions()] == ["go-on"]
+    blocked.report_data_loss("s", [AGAIN])
+    assert "accepted: t: it was deleted and recreated" in run("go-on", "s", "--yes")
+    blocked.report_data_loss("s", [REMOVED])
     blocked.pass_data_loss("s", [REMOVED])
     assert "stream s is not blocked by a gap" in run("go-on", "s", code=1)
     shown = run("show", "s")
@@ -152,3 +177,11 @@ def test_going_on_is_one_command(blocked: Control) -> None:
     blocked.report_data_loss("s", [AGAIN])
     blocked.pass_data_loss("s", [AGAIN])
     assert "7, and an unknown number" in run("show", "s")
+
+
+def test_all_gaps_that_block_a_stream_are_shown(blocked: Control) -> None:
+    lost = [DataLoss("t", "removed", p, 0, 5, 5, "x") for p in range(30)]
+    blocked.report_data_loss("s", lost)
+    blocked.pass_data_loss("s", lost)
+    blocked.report_data_loss("s", [DataLoss("u", "removed", p, 0, 5, 5, "x") for p in range(30)])
+    assert run("show", "s").count("u[") == 30
