@@ -80,7 +80,7 @@ def _now_postgresql(*_: Any, **__: Any) -> str:
 
 
 def _name(**kwargs: Any) -> Column[str]:
-    return Column("name", String(120), **kwargs)
+    return Column("name", String(249), **kwargs)  # as of a topic, at most
 
 
 app = Table(

@@ -11,6 +11,7 @@ from sqlalchemy import insert, text
 
 from penstock.control import Actor, Control, schema, tables
 from penstock.control.repositories.captures import CaptureRow, Captures
+from penstock.model.declaration import MAX_NAME_LENGTH
 from tests.support.postgres import Postgres
 
 pytestmark = pytest.mark.integration
@@ -43,6 +44,11 @@ def test_migrations_create_the_declared_tables(url: str) -> None:
         CaptureRow("orders", phase="polling", skipped_until=5, dead_letter_rows={"rows": 1, "first": "\0k"})
     )
     captures.ask("orders", "poll", ME)
+    longest = "c" * MAX_NAME_LENGTH
+    captures.report(
+        CaptureRow(longest, phase="polling", drift={"ended": 5.0, "missing": 1, "differing": 0, "extra": 0})
+    )
+    control.record_heartbeat("t" * 249, 1, 1, "host")
     row = captures.rows()["orders"]
     assert (row.skipped_until, row.dead_letter_rows, row.requested) == (5, {"rows": 1, "first": "k"}, "poll")
     assert [action["verb"] for action in control.actions()] == ["poll"]
