@@ -97,6 +97,7 @@ class SplitState:
         batch: The number of the batch that failed last.
         times: How often it failed with its present plan.
         without: Its records that are left out.
+        limit: The least number of records at which an earlier query may have cut the planned batch; 0 for none.
     """
 
     heap: int
@@ -104,6 +105,7 @@ class SplitState:
     batch: int = -1
     times: int = 0
     without: tuple[RecordPosition, ...] = ()
+    limit: int = 0
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -138,6 +140,7 @@ class BatchSplitter:
         out_of_memory: Whether the last driver ran out of memory.
 
     Attributes:
+        max_records: The most records of a batch that the present query plans; 0 for no limit.
         unreadable_record: A record that memory does not hold even to skip it: the next query begins after it.
     """
 
@@ -153,13 +156,14 @@ class BatchSplitter:
         self._stream, self._bootstrap, self._checkpoint = stream, bootstrap, checkpoint
         self._state = SplitState(bridge.max_heap_bytes(spark))
         self._out_of_memory = out_of_memory
+        self.max_records = stream.max_records
+        # Of the batch that was planned before the query, by its number.
+        self._planned_limit: dict[int, int] = {}
         self.unreadable_record: CorruptOffsets | None = None
 
-    @property
-    def max_records(self) -> int:
-        """The most records of a batch; 0 for no limit."""
-        limits = (self._stream.max_records, *(level.records for level in self._state.levels))
-        return min(filter(None, limits), default=0)
+    def limit_of(self, batch_id: int) -> int:
+        """The number of records at which Spark may have cut a batch when it was planned; 0 for none."""
+        return self._planned_limit.get(batch_id, self.max_records)
 
     def note_out_of_memory(self) -> None:
         """Split the planned batch before the next start."""
@@ -175,7 +179,7 @@ class BatchSplitter:
         if not read or levels == self._state.levels:
             return False
         log.warning("stream %s has read a batch that was split", self._stream.name)
-        self._save(SplitState(self._state.heap, levels))
+        self._save(SplitState(self._state.heap, levels, limit=self._state.limit))
         return True
 
     def split_planned_batch(self, mark: CommitMarker) -> dict[RecordPosition, str]:
@@ -196,7 +200,23 @@ class BatchSplitter:
         if self._out_of_memory and batch is not None and batch.batch_id > written:
             self._split(batch)
         self._out_of_memory = False
+        self._fix_limits(batch)
         return dict.fromkeys(self._state.without, self._why)
+
+    def _fix_limits(self, planned: PlannedBatch | None) -> None:
+        """Fix the limit of the query that begins, and that of the batch that is planned already.
+
+        Each batch counts as cut by the limit that it was planned with. Spark's source keeps this as long as its query
+        runs, though a level ends meanwhile; the checkpoint keeps it until a query begins without a planned batch.
+        """
+        limits = [self._stream.max_records, *(level.records for level in self._state.levels)]
+        self.max_records = limit = min(filter(None, limits), default=0)
+        self._planned_limit = {}
+        if planned:
+            limit = min(filter(None, (limit, self._state.limit)), default=0)
+            self._planned_limit[planned.batch_id] = limit
+        if limit != self._state.limit:
+            self._save(replace(self._state, limit=limit))
 
     @property
     def _why(self) -> str:
@@ -247,7 +267,7 @@ class BatchSplitter:
         self._save(replace(now, levels=levels, batch=batch.batch_id, times=times, without=without))
 
     def _save(self, state: SplitState) -> None:
-        self._checkpoint.save_batch_split(state.text() if state.levels else "")
+        self._checkpoint.save_batch_split(state.text() if state.levels or state.limit else "")
         self._state = state
 
     def _starts(self, batch: PlannedBatch) -> dict[tuple[str, int], int]:

@@ -24,7 +24,10 @@ class BatchLimits(Protocol):
 
     @property
     def max_records(self) -> int:
-        """Records of a batch, 0 for no limit."""
+        """The most records of a batch that is planned now; 0 for no limit."""
+
+    def limit_of(self, batch_id: int) -> int:
+        """The number of records at which a batch may have been cut when it was planned; 0 for none."""
 
     def is_split(self, ends: TopicOffsets) -> bool:
         """Whether a batch with these next offsets is part of a larger one."""
@@ -112,6 +115,6 @@ class Watermark:
 
     def _cut(self, batch: PlannedBatch) -> bool:
         """Whether an input may hold more than the batch took of it."""
-        limit = self._limits.max_records
+        limit = self._limits.limit_of(batch.batch_id)
         inputs = self._stream.sources.values() if limit else ()
         return any(is_cut(limit, batch.starts, source.batch_ends_of_input(input_, batch)) for input_ in inputs)

@@ -20,6 +20,9 @@ class StepLimits:
     reads_all: bool = False
     max_records: int = 0
 
+    def limit_of(self, batch_id: int) -> int:  # noqa: ARG002
+        return self.max_records
+
     def is_split(self, ends: TopicOffsets) -> bool:  # noqa: ARG002
         return not self.reads_all
 

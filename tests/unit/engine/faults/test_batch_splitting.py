@@ -15,6 +15,7 @@ from penstock.engine.checkpoint.offset_log import TopicOffsets
 from penstock.engine.faults import batch_splitting
 from penstock.engine.faults.batch_splitting import HEAP_DIVISOR, BatchSplitter, is_out_of_memory
 from penstock.engine.jvm import bridge
+from penstock.engine.query.watermark import is_cut
 from penstock.errors import Blocked
 from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
@@ -79,13 +80,14 @@ class World:
                 self.kept.read, self.kept.batch_id = self.kept.end, self.kept.batch_id + 1
                 if made.finish({"t": {0: self.kept.read}}):
                     break
+        made.split_planned_batch(NO_COMMIT)
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes what cuts the batches of a world."""
 
-    def make(world: World, heap: int = HEAP) -> BatchSplitter:
+    def make(world: World, heap: int = HEAP, max_records: int = 0) -> BatchSplitter:
         def between(*place: Any) -> Any:
             for at in range(*place[-2:]):
                 value = b"x" * world.sizes[at]
@@ -95,8 +97,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(batch_splitting, "read_range", between)
         monkeypatch.setattr(batch_splitting, "first_offsets", lambda *_: {})
         stream = Stream(
-            "s", "a", {"t": Input(Topic("t"))}, lambda t: t, TopicOutput(Topic("out"), value="value"), Stateless()
-        )
+            "s", "a", {"t": Input(Topic("t"))}, lambda t: t, TopicOutput(Topic("out"), value="value"), Stateless(),
+            max_records=max_records,
+        )  # fmt: skip
         return BatchSplitter(stream, cast(Any, None), "127.0.0.1:1", cast(Checkpoint, world.kept))
 
     return make
@@ -126,6 +129,42 @@ def test_the_next_driver_goes_on_with_the_same_pieces(made: Any) -> None:
     first.split_planned_batch(NO_COMMIT)
     world.run(made(world))
     assert (max(map(len, world.batches)), world.failures, world.kept.text) == (10, 0, None)
+
+
+def test_a_batch_that_is_in_flight_when_all_pieces_are_read_counts_as_cut(made: Any) -> None:
+    """Spark's source has the limit of its query, also while the next query will have none."""
+    world = World([100] * 200, lambda _: True, kept=Kept(end=50))
+    one = made(world)
+    one.note_out_of_memory()
+    one.split_planned_batch(NO_COMMIT)
+    limit = one.max_records
+    assert one.finish({"t": {0: 50}})
+    world.kept.read, world.kept.end, world.kept.batch_id = 50, 50 + limit, 5
+    starts, ends = {"t": {0: 50}}, {"t": {0: 50 + limit}}
+    assert is_cut(one.max_records, starts, ends)
+    assert is_cut(one.limit_of(5), starts, ends)
+    # It did not end: it runs again in the next driver, and in the one after that.
+    for another in (made(world), made(world)):
+        another.split_planned_batch(NO_COMMIT)
+        assert (another.max_records, another.limit_of(6)) == (0, 0)
+        assert is_cut(another.limit_of(5), starts, ends)
+    world.kept.read = world.kept.end
+    another.split_planned_batch(NO_COMMIT)
+    assert world.kept.text is None
+
+
+@pytest.mark.parametrize("after", [0, 100, 5])
+def test_a_planned_batch_counts_as_cut_by_the_limit_of_an_earlier_release(made: Any, after: int) -> None:
+    world = World([100] * 200, lambda _: True)
+    made(world, max_records=10).split_planned_batch(NO_COMMIT)
+    world.kept.end = 10
+    later = made(world, max_records=after)
+    later.split_planned_batch(NO_COMMIT)
+    assert later.max_records == later.limit_of(1) == after
+    assert is_cut(later.limit_of(0), {"t": {0: 0}}, {"t": {0: 10}})
+    world.kept.read = 10
+    later.split_planned_batch(NO_COMMIT)
+    assert later.limit_of(0) == after
 
 
 def test_a_record_that_never_fits_is_found_among_many_and_put_aside(made: Any) -> None:

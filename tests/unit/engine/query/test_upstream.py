@@ -150,7 +150,9 @@ class Stage:
     watermark: int = 0
 
     def __post_init__(self) -> None:
-        splitter = cast(BatchSplitter, SimpleNamespace(max_records=self.stream.max_records, is_split=lambda _: False))
+        splitter = cast(
+            BatchSplitter, SimpleNamespace(limit_of=lambda _: self.stream.max_records, is_split=lambda _: False)
+        )
         self._clock = Watermark(self.stream, splitter, self.feeds)
 
     def run(self, now: int, times: list[list[int]], ends: list[int]) -> tuple[list[int], list[int], int]:
@@ -269,7 +271,7 @@ def test_beats_count_in_full_where_windows_wait_for_them() -> None:
     batch = cast(PlannedBatch, SimpleNamespace(batch_id=0, starts={}, ends={}, at_ms=10 * MINUTE, watermark_ms=0))
     updates = stream("second", BETWEEN, Topic("out"), MINUTE, 0)
     final = replace(updates, output_mode=EmitFinal(timedelta(minutes=1), timedelta(0)))
-    splitter = cast(BatchSplitter, SimpleNamespace(max_records=0, is_split=lambda _: False))
+    splitter = cast(BatchSplitter, SimpleNamespace(limit_of=lambda _: 0, is_split=lambda _: False))
     feeds = cast(UpstreamProgress, SimpleNamespace(limits=lambda *_: {"rows": 3 * MINUTE}))
     for latest, beat, moved in ((5, None, 3), (2, None, 2), (5, 4, 4), (4, 4, 4), (12, 11, 10)):
         for one, most in ((updates, 3), (final, 10)):
@@ -283,7 +285,7 @@ def test_a_stream_that_drops_nothing_says_how_far_it_read_to_the_end() -> None:
     each = Stream(
         "each", "a", {"rows": given(SOURCE)}, lambda rows: rows, TopicOutput(BETWEEN, value="at"), Stateless()
     )
-    splitter = SimpleNamespace(max_records=0, is_split=bool)
+    splitter = SimpleNamespace(limit_of=lambda _: 0, is_split=bool)
     watermark = Watermark(each, cast(BatchSplitter, splitter), None, 3)
     told = []
     for n, (latest, cut) in enumerate([(5, False), (9, True), (7, False), (6, False), (6, False)]):

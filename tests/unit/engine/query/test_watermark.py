@@ -30,6 +30,7 @@ class Planned:
     ends: Ends
     at_ms: int = NOW
     watermark_ms: int = 0
+    batch_id: int = 0
 
 
 @dataclass
@@ -59,7 +60,7 @@ def held(limit: int, starts: Ends, ends: Ends, *, cut: bool = False) -> int | No
         EmitChanges(MINUTE, MINUTE), max_records=limit,
     )  # fmt: skip
     execution = Executed()
-    splitter = cast(BatchSplitter, SimpleNamespace(max_records=limit, is_split=lambda _: cut))
+    splitter = cast(BatchSplitter, SimpleNamespace(limit_of=lambda _: limit, is_split=lambda _: cut))
     Watermark(stream, splitter).cap(cast(PlannedBatch, Planned(starts, ends)), cast(BatchExecution, execution))
     return execution.held[0]
 
