@@ -19,7 +19,7 @@ from penstock.engine.jvm import bridge
 from penstock.engine.query.source import RecordPosition
 from penstock.errors import Blocked
 from penstock.kafka.admin import admin, first_offsets
-from penstock.kafka.dead_letters import open_consumer, read_range
+from penstock.kafka.dead_letters import headers_of, open_consumer, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -316,4 +316,6 @@ class BatchSplitter:
 
 
 def _bytes(message: Taken) -> int:
-    return len(message.key() or b"") + len(message.value() or b"")
+    """The bytes that a record counts: at least one, so that any batch can be split by bytes."""
+    headers = sum(len(name) + len(value or b"") for name, value in headers_of(message))
+    return max(1, len(message.key() or b"") + len(message.value() or b"") + headers)

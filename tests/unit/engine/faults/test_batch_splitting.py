@@ -55,6 +55,7 @@ class World:
     sizes: list[int]
     fits: Any
     reads: Any = lambda _: True
+    headers: list[tuple[str, bytes]] | None = None
     kept: Kept = field(default_factory=Kept)
     batches: list[range] = field(default_factory=list)
     aside: list[int] = field(default_factory=list)
@@ -91,7 +92,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
         def between(*place: Any) -> Any:
             for at in range(*place[-2:]):
                 value = b"x" * world.sizes[at]
-                yield SimpleNamespace(offset=lambda at=at: at, key=lambda: None, value=lambda value=value: value)
+                yield SimpleNamespace(
+                    offset=lambda at=at: at,
+                    key=lambda: None,
+                    value=lambda value=value: value,
+                    headers=lambda: world.headers,
+                )
 
         monkeypatch.setattr(bridge, "max_heap_bytes", lambda _: heap)
         monkeypatch.setattr(batch_splitting, "read_range", between)
@@ -194,6 +200,18 @@ def test_a_light_record_is_blamed_only_after_more_failures(made: Any) -> None:
     world = World([1], lambda batch: not batch)
     world.run(made(world))
     assert world.aside == [0]
+
+
+def test_records_without_bytes_are_split_by_their_number(made: Any) -> None:
+    world = World([0] * 3, lambda batch: not batch)
+    world.run(made(world))
+    assert world.aside == [0, 1, 2]
+
+
+def test_headers_take_memory_too(made: Any) -> None:
+    world = World([0] * 50, lambda batch: len(batch) <= 10, headers=[("h", b"x" * 99)])
+    world.run(made(world))
+    assert world.batches == [range(n, n + 10) for n in range(0, 50, 10)]
 
 
 def test_records_of_any_size_get_through(made: Any) -> None:
