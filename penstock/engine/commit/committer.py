@@ -353,6 +353,7 @@ class BatchCommitter:
         changes = self._inputs.check_at_start(self.committed)
         if changes.gone or changes.logs:
             self._poison.forget(changes)
+            self._splitter.forget(changes)
             # Meanwhile a marker has no plans: they would say that the offset log is another's.
             self._replace_markers(lambda marker: replace(changes.within(marker), plans={}))
             self._checkpoint.replace_offsets(changes.mapping, self.committed)

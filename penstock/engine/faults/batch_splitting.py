@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.checkpoint.layout import Checkpoint, PlannedBatch
     from penstock.engine.checkpoint.offset_log import TopicOffsets
+    from penstock.engine.faults.data_loss import InputChanges
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
@@ -85,6 +86,11 @@ class SplitLevel:
     def holds(self, ends: TopicOffsets) -> bool:
         """Whether some of that batch is not read yet, by the next offsets; nothing of a deleted topic is."""
         return any(ends.get(t, {}).get(p, at) < at for t, parts in self.upto.items() for p, at in parts.items())
+
+    def within(self, changes: InputChanges) -> SplitLevel:
+        """The level in the logs that there are now."""
+        upto = {t: {p: changes.offset(t, p, at) for p, at in parts.items()} for t, parts in self.upto.items()}
+        return replace(self, upto={t: parts for t, parts in upto.items() if t not in changes.gone})
 
 
 @dataclass(frozen=True)
@@ -181,6 +187,15 @@ class BatchSplitter:
         log.warning("stream %s has read a batch that was split", self._stream.name)
         self._save(SplitState(self._state.heap, levels, limit=self._state.limit))
         return True
+
+    def forget(self, changes: InputChanges) -> None:
+        """Drop offsets at which there are other records now, or none: a level is of the log that is read.
+
+        The query must not run.
+        """
+        state = SplitState.read(self._checkpoint.batch_split(), self._state.heap)
+        levels = tuple(level for level in (level.within(changes) for level in state.levels) if level.upto)
+        self._save(replace(state, levels=levels, without=tuple(p for p in state.without if changes.keeps(*p))))
 
     def split_planned_batch(self, mark: CommitMarker) -> dict[RecordPosition, str]:
         """Split the planned batch, if memory ran out; the records that it must run without, and why.

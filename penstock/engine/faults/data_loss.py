@@ -73,6 +73,11 @@ class InputChanges:
         """An offset of the log that there is now; None if its topic is gone."""
         return None if topic in self.gone else self.offset(topic, partition, at)
 
+    def keeps(self, topic: str, partition: int, at: int) -> bool:
+        """Whether an offset may still be of the record that it was of."""
+        _, end = self.logs.get((topic, partition), (0, at + 1))
+        return topic not in self.gone and at < end
+
     def within(self, mark: CommitMarker) -> CommitMarker:
         """A marker with the offsets at which reading goes on."""
         offsets = {t: {p: self.offset(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}

@@ -146,8 +146,7 @@ class PoisonRecords:
     def forget(self, changes: InputChanges) -> None:
         """Drop positions at which there are other records now."""
         for position in list(self.left_out):
-            _, end = changes.logs.get(position[:2], (0, position.offset + 1))
-            if position.topic in changes.gone or position.offset >= end:
+            if not changes.keeps(*position):
                 del self.left_out[position]
 
     def dead_letters(self, batch: PlannedBatch, index: DeadLetterIndex) -> RejectedRecords:

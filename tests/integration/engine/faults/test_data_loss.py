@@ -17,7 +17,10 @@ from penstock.control import ProgressRow
 from penstock.control.repositories.data_loss import DataLoss, InMemoryDataLossLog
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.faults.batch_splitting import SplitLevel, SplitState
+from penstock.engine.jvm import bridge
 from penstock.engine.query.encode import split_by_output
+from penstock.engine.query.source import RecordPosition
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partition_counts
@@ -232,6 +235,20 @@ def test_a_batch_that_is_written_and_not_committed_is_not_written_again_behind_a
         run.process_all_available()
     assert seen(bootstrap) == [1, 2, 3, 4]
     assert [gap.records for gap in book.passed["gaps"]] == [1]
+
+
+def test_a_recreated_topic_is_not_read_in_the_pieces_of_the_old_one(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    has_read(CONTINUES, spark, bootstrap, tmp_path, 1, 2)
+    checkpoint = Checkpoint(spark, str(tmp_path), "gaps")
+    too_large = (RecordPosition(EVENTS.name, 0, 1),)
+    split = SplitState(bridge.max_heap_bytes(spark), (SplitLevel({EVENTS.name: {0: 9}}, 1),), without=too_large)
+    checkpoint.save_batch_split(split.text())
+    made_again(bootstrap, 10, 11, 12)
+    with running(stream(CONTINUES), spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap) == [1, 2, 10, 11, 12]))
+        assert checkpoint.batch_split() is None
 
 
 def test_a_batch_whose_commit_had_no_answer_is_counted_all_the_same(

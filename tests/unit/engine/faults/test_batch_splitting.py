@@ -13,8 +13,16 @@ import pytest
 from penstock.engine.checkpoint.layout import Checkpoint, PlannedBatch
 from penstock.engine.checkpoint.offset_log import TopicOffsets
 from penstock.engine.faults import batch_splitting
-from penstock.engine.faults.batch_splitting import HEAP_DIVISOR, BatchSplitter, is_out_of_memory
+from penstock.engine.faults.batch_splitting import (
+    HEAP_DIVISOR,
+    BatchSplitter,
+    SplitLevel,
+    SplitState,
+    is_out_of_memory,
+)
+from penstock.engine.faults.data_loss import InputChanges
 from penstock.engine.jvm import bridge
+from penstock.engine.query.source import RecordPosition
 from penstock.engine.query.watermark import is_cut
 from penstock.errors import Blocked
 from penstock.model.output import NO_COMMIT, CommitMarker
@@ -255,6 +263,30 @@ def test_a_damaged_note_is_as_if_there_were_none(made: Any, text: str) -> None:
     world = World([100] * 5, lambda _: True, kept=Kept(text=text))
     world.run(made(world))
     assert world.batches == [range(5)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "upto", "left"),
+    [
+        (InputChanges(frozenset("t"), {}, {}), [{"u": {0: 7}}, {"u": {0: 9}}], []),
+        (InputChanges(frozenset("u"), {}, {}), [{"t": {0: 50}}], [5, 40]),
+        (InputChanges(frozenset(), {("t", 0): (0, 30)}, {}), [{"t": {0: 30}, "u": {0: 7}}, {"u": {0: 9}}], [5]),
+        (
+            InputChanges(frozenset(), {("t", 0): (10, 90)}, {}),
+            [{"t": {0: 50}, "u": {0: 7}}, {"u": {0: 9}}],
+            [5, 40],
+        ),
+    ],
+    ids=["recreated", "another topic", "cut", "removed"],
+)
+def test_a_split_follows_its_logs(made: Any, changes: InputChanges, upto: list[TopicOffsets], left: list[int]) -> None:
+    levels = SplitLevel({"t": {0: 50}, "u": {0: 7}}, 10), SplitLevel({"u": {0: 9}}, 5)
+    without = tuple(RecordPosition("t", 0, at) for at in (5, 40))
+    world = World([], lambda _: True, kept=Kept(text=SplitState(HEAP, levels, without=without).text()))
+    made(world).forget(changes)
+    kept = SplitState.read(world.kept.text, HEAP)
+    assert [level.upto for level in kept.levels] == upto
+    assert [position.offset for position in kept.without] == left
 
 
 def test_an_error_of_pythons_is_no_lack_of_the_jvms() -> None:
