@@ -145,6 +145,14 @@ class Checkpoint:
             before=before,
         )
 
+    def plans(self, batch_id: int) -> dict[int, str]:
+        """For the marker of a batch: its entry of the offset log and the one before; none if it is not planned.
+
+        The one before is missing in a lost checkpoint that goes on after its marker.
+        """
+        texts = {n: self.plan_text(n) for n in (batch_id - 1, batch_id)}
+        return {n: text for n, text in texts.items() if text} if texts[batch_id] else {}
+
     @property
     def has_commits(self) -> bool:
         """Whether a batch is committed."""

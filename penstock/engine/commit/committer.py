@@ -358,7 +358,7 @@ class BatchCommitter:
             self._replace_markers(lambda marker: replace(changes.within(marker), plans={}))
             self._checkpoint.replace_offsets(changes.mapping, self.committed)
             self._checkpoint.sync()
-            self._replace_markers(lambda marker: replace(marker, plans=self._checkpoint.batch(marker.batch).plans))
+            self._replace_markers(self._with_plans)
         self._replace_markers(changes.without)
         return changes.ids
 
@@ -384,15 +384,15 @@ class BatchCommitter:
                 self._delivery.deliver(store, {}, letters.tables, passed, index)
         self._checkpoint.replace_offsets(corrupt.skip, self.committed)
         self._checkpoint.sync()
-        self._replace_markers(lambda marker: replace(marker, plans=self._plans(marker.batch)))
+        self._replace_markers(self._with_plans)
         letters = corrupt.dead_letters(self._stream, index, self._bootstrap)
         self._on_commit(CommittedBatch(0, letters.dead, 0, self._checkpoint.pending_offsets()[0]))
 
     def _replace_markers(self, change: Callable[[CommitMarker], CommitMarker]) -> None:
         self._stores.replace_markers(self._checkpoint.query_id, change)
 
-    def _plans(self, batch_id: int) -> dict[int, str]:
-        return self._checkpoint.batch(batch_id).plans if batch_id >= 0 else {}
+    def _with_plans(self, marker: CommitMarker) -> CommitMarker:
+        return replace(marker, plans=self._checkpoint.plans(marker.batch))
 
     def _query(self) -> StreamingQuery:
         # The callback may run before the query's start() has returned.

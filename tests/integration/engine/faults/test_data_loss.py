@@ -23,9 +23,9 @@ from penstock.engine.query.encode import split_by_output
 from penstock.engine.query.source import RecordPosition
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.admin import admin, partition_counts, topic_ids
 from penstock.kafka.topic_writer import TopicWriter
-from penstock.model.output import NO_COMMIT
+from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -249,6 +249,26 @@ def test_a_recreated_topic_is_not_read_in_the_pieces_of_the_old_one(
     with running(stream(CONTINUES), spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap) == [1, 2, 10, 11, 12]))
         assert checkpoint.batch_split() is None
+
+
+def test_a_topic_recreated_before_the_first_batch_of_a_marker_is_read_from_its_first_record(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """The first batch began with corrupt offsets, and only their dead letters are written."""
+    has_read(CONTINUES, spark, bootstrap, tmp_path, 1, 2)
+    (tmp_path / "gaps/commits/0").unlink()
+    checkpoint = Checkpoint(spark, str(tmp_path), "gaps")
+    ids = topic_ids(admin(bootstrap), [EVENTS.name], bootstrap)
+    writer = TopicWriter("gaps", "penstock.gaps", bootstrap)
+    writer.write({}, CommitMarker(checkpoint.query_id, -1, {EVENTS.name: {0: 0}}, ids))
+    writer.close()
+    made_again(bootstrap, 10, 11, 12)
+    run = StreamRun(stream(CONTINUES), spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"))
+    try:
+        wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap) == [1, 2, 10, 11, 12]), 60)
+        assert run.figures.restarts == 0
+    finally:
+        run.stop()
 
 
 def test_a_batch_whose_commit_had_no_answer_is_counted_all_the_same(
