@@ -348,7 +348,8 @@ class BatchCommitter:
     def _skip_lost_offsets(self) -> Mapping[str, str]:
         """Continue after data loss that was accepted, and return the broker's ids of the present topics.
 
-        Offsets go into the markers first, and topic ids last: a driver that dies in between finds the loss again.
+        Offsets go into the markers first, plans and topic ids last: a driver that dies in between finds the loss
+        again, or a marker without plans. By its plans a batch that is written is known, so each start restores them.
         """
         changes = self._inputs.check_at_start(self.committed)
         if changes.gone or changes.logs:
@@ -358,8 +359,7 @@ class BatchCommitter:
             self._replace_markers(lambda marker: replace(changes.within(marker), plans={}))
             self._checkpoint.replace_offsets(changes.mapping, self.committed)
             self._checkpoint.sync()
-            self._replace_markers(self._with_plans)
-        self._replace_markers(changes.without)
+        self._replace_markers(lambda marker: changes.without(marker if marker.plans else self._with_plans(marker)))
         return changes.ids
 
     def _skip_corrupt_offsets(self, corrupt: CorruptOffsets) -> None:
@@ -379,7 +379,7 @@ class BatchCommitter:
                 continue
             marker = store.marker if store.marker.query == query else first
             # A driver that dies after this finds the offsets already skipped.
-            if (passed := replace(corrupt.skip_marker(marker), plans={})).offsets != marker.offsets:
+            if (passed := replace(corrupt.skip_marker(marker), plans={})) != marker:
                 letters = corrupt.without_passed(marker).dead_letters(self._stream, index, self._bootstrap)
                 self._delivery.deliver(store, {}, letters.tables, passed, index)
         self._checkpoint.replace_offsets(corrupt.skip, self.committed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -17,6 +18,7 @@ from penstock.control import ProgressRow
 from penstock.control.repositories.data_loss import DataLoss, InMemoryDataLossLog
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.commit.delivery import OutputStore
 from penstock.engine.faults.batch_splitting import SplitLevel, SplitState
 from penstock.engine.jvm import bridge
 from penstock.engine.query.encode import split_by_output
@@ -223,17 +225,29 @@ def test_a_truncated_log_is_read_from_its_end_once_accepted(
     assert seen(bootstrap) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("fails", [0, 2], ids=["", "and a driver that dies before its marker is whole"])
 def test_a_batch_that_is_written_and_not_committed_is_not_written_again_behind_a_gap(
-    spark: SparkSession, bootstrap: str, tmp_path: Path
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
 ) -> None:
+    write_marker, calls = OutputStore.write_marker, itertools.count(1)
+
+    def written(self: OutputStore, marker: CommitMarker) -> None:
+        if next(calls) == fails:
+            raise BrokerError("no answer")
+        write_marker(self, marker)
+
     given, book = Input(EVENTS, on_data_loss="continue"), InMemoryDataLossLog()
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     (tmp_path / "gaps/commits/0").unlink()
     removed(bootstrap, 1)
-    with running(stream(given), spark, bootstrap, tmp_path, book) as run:
-        send(bootstrap, events(4))
-        run.process_all_available()
-    assert seen(bootstrap) == [1, 2, 3, 4]
+    monkeypatch.setattr(OutputStore, "write_marker", written)
+    send(bootstrap, events(4))
+    run = StreamRun(stream(given), spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"), book)
+    try:
+        wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap) == [1, 2, 3, 4]), 60)
+        assert run.figures.restarts == (1 if fails else 0)
+    finally:
+        run.stop()
     assert [gap.records for gap in book.passed["gaps"]] == [1]
 
 
