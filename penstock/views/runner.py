@@ -192,9 +192,8 @@ class ViewRun(ThreadRun):
 
     def _follow(self, stopping: threading.Event) -> None:
         asked_at, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
-        partitions = self._open(now)
+        partitions = self._open(asked_at, now)
         feed = TopicReader(self._table, self._bootstrap, {p: self.store.next[p] for p in partitions})
-        self._end_offsets = self._initial_end_offsets(asked_at, now)
         with closing(feed):
             while not stopping.is_set():
                 if why := self._rebuild_reason(now):
@@ -205,8 +204,8 @@ class ViewRun(ThreadRun):
                 if not stopping.is_set():
                     asked_at, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
 
-    def _open(self, now: TopicSnapshot) -> list[int]:
-        """Open the store or create it; returns the partitions of this instance."""
+    def _open(self, asked_at: float, now: TopicSnapshot) -> list[int]:
+        """Open the store or create it; returns the partitions of this instance. asked_at: monotonic, before `now`."""
         s = settings()
         partitions = assigned_partitions(self._instance, len(now.ends), s.views_instances, s.views_standby)
         self.served, self._assigned, self.count = {}, partitions, len(now.ends)
@@ -218,8 +217,12 @@ class ViewRun(ThreadRun):
             )
         others = self.store.next.keys() - set(partitions)
         self.store.without(others)
-        if missing := set(partitions) - self.store.next.keys():
-            self.store.apply({}, {p: now.starts[p] for p in missing})
+        fresh, missing = self.store.meta.fresh, set(partitions) - self.store.next.keys()
+        # A clock that was set back says no less than one that was set forth.
+        reached_at = asked_at - abs(now.at - fresh) / 1000 if fresh else None
+        self._end_offsets = {p: EndOffsets(None if p in missing else reached_at) for p in partitions}
+        if missing:
+            self.store.add({p: now.starts[p] for p in missing})
         self.figures.state = "loading"
         self._counted = self._noted = 0.0
         self._read_at = 0
@@ -236,18 +239,6 @@ class ViewRun(ThreadRun):
         log.warning("view %s is read from its topic's beginning: %s", self.view.name, why)
         self.served, self.statistics.rebuilt, self._read_at = {}, why, 0
         self.store.begin(now.id, len(now.ends), now.at, {p: now.starts[p] for p in partitions})
-
-    def _initial_end_offsets(self, asked_at: float, now: TopicSnapshot) -> dict[int, EndOffsets]:
-        """What the store says of its own partitions; those that are new to it were never read."""
-        fresh, is_loaded = (
-            self.store.meta.fresh,
-            self.store.meta.loaded and self.store.next.keys() >= set(self._assigned),
-        )
-        # A clock that was set back says no less than one that was set forth.
-        return {
-            p: EndOffsets(asked_at - abs(now.at - fresh) / 1000 if fresh and is_loaded else None)
-            for p in self._assigned
-        }
 
     def _read_to_ends(
         self, feed: TopicReader, now: TopicSnapshot, asked_at: float, stopped: Callable[[], bool]

@@ -184,6 +184,12 @@ class ViewStore:
                 c.execute(f"CREATE INDEX IF NOT EXISTS {CRITERIA} ON rows ({named})")
             self._write_offsets(c, {})
 
+    def add(self, starts: Mapping[int, int]) -> None:
+        """Begin partitions that were never read: until all were read to an end, `fresh` says nothing."""
+        with self._translate_errors(), self._transaction() as c:
+            self.meta = replace(self.meta, whole=False, fresh=0)
+            self._write_offsets(c, starts)
+
     def without(self, partitions: Iterable[int]) -> None:
         """Delete partitions that other instances have now."""
         with self._translate_errors(), self._transaction() as c:

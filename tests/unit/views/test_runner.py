@@ -128,8 +128,7 @@ class Scripted:
 
     def open(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> TopicSnapshot:
         now = self.now(ends, log_ends)
-        self.shops._open(now)
-        self.shops._end_offsets = self.shops._initial_end_offsets(self.clock.now, now)
+        self.shops._open(self.clock.now, now)
         return now
 
     def now(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> TopicSnapshot:
@@ -193,6 +192,23 @@ def test_an_open_transaction_makes_a_store_of_before_old_and_a_new_one_wait(scri
     assert "partitions [0] are hidden by a transaction that is open" in shops.waits
     scripted.read(scripted.now({0: 9, 1: 5}))
     assert shops.ready
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_partition_new_to_a_store_waits(scripted: Scripted, stopped: bool) -> None:
+    """Its committed records that an open transaction hides were never read, also where it stopped before its end."""
+    shops, clock = scripted.shops, scripted.clock
+    scripted.read(scripted.now({0: 5, 1: 5}))
+    shops.store.without([1])
+    clock.now += 20
+    now = scripted.open({0: 5, 1: 5}, {0: 8, 1: 8})
+    if stopped:
+        shops.store.apply({}, {1: 3})
+        now = scripted.open({0: 5, 1: 5}, {0: 5, 1: 8})
+    scripted.read(now)
+    assert (set(shops.served), shops.ready, scripted.age(0)) == ({0}, False, 0 if stopped else 20)
+    scripted.read(scripted.now({0: 8, 1: 9}))
+    assert (shops.ready, scripted.age(1)) == (True, 0)
 
 
 @pytest.mark.parametrize("loaded", [True, False])
