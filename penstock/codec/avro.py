@@ -29,6 +29,7 @@ from penstock.codec.registry_values import (
     RegistryValues,
     ValueDecoder,
     WriterSchemas,
+    check_times,
     headers_of,
     one_array,
 )
@@ -118,8 +119,10 @@ class AvroDecoder(ValueDecoder):
             reasons: The reasons of all values.
         """
         try:
-            return [_typed(pa.array(rows, self._raw_type), self._record)]
-        except (pa.ArrowInvalid, ValueError, OverflowError) as e:
+            typed = _typed(pa.array(rows, self._raw_type), self._record)
+            check_times(typed, "")
+            return [typed]
+        except (ValueError, OverflowError) as e:
             if len(rows) == 1:
                 reasons[start] = _reason(values[start].as_py(), e)
                 none: Any = arrow_type(self._record.type)
@@ -267,13 +270,15 @@ def _default(value: Any, of: Any, names: dict[str, Any]) -> Any:
 def _cast(records: Any, to: Any) -> list[pa.Array[Any]]:
     """Records that Spark has decoded as another type; one that does not fit, found by halving, is NULL.
 
-    Spark's decimals have more digits than the schema's, and Java takes texts that are no UTF-8.
+    Spark's decimals have more digits than the schema's, its times may be of any year, and Java takes texts that are no
+    UTF-8.
     """
     try:
         cast = records.cast(to)
         cast.validate(full=True)
+        check_times(cast, "")
         return [cast]
-    except pa.ArrowInvalid:
+    except ValueError:
         if len(records) == 1:
             return [pa.nulls(1, to)]
     half = len(records) // 2

@@ -113,7 +113,7 @@ class ValueEncoder(ABC, Generic[S]):
         """Encode some of the records into `encoded`. numbers: which ones."""
         some = records if len(numbers) == len(records) else records.take(pa.array(numbers, pa.int64()))
         try:
-            _check_times(some, "")
+            check_times(some, "")
             values = self.encode_records(some)
         except (ValueError, OverflowError) as e:
             if len(numbers) == 1:
@@ -139,7 +139,7 @@ class ValueEncoder(ABC, Generic[S]):
         """
 
 
-def _check_times(values: Any, where: str) -> None:
+def check_times(values: Any, where: str) -> None:
     """Raise ValueError if a time or a date is outside of Python's calendar, which is that of Protobuf and of ISO 8601.
 
     Args:
@@ -155,11 +155,12 @@ def _check_times(values: Any, where: str) -> None:
             raise ValueError(f"field {where} has a time outside of the years 1 to 9999")
     elif pa.types.is_struct(of):
         for number, column in enumerate(values.flatten()):
-            _check_times(column, f"{inner}{of.field(number).name}")
+            check_times(column, f"{inner}{of.field(number).name}")
     elif pa.types.is_map(of):
-        _check_times(values.items, f"{where}[]")
+        # The items are those of the whole array, also of a slice of it.
+        check_times(pa.ListArray.from_arrays(values.offsets, values.items).flatten(), f"{where}[]")
     elif pa.types.is_list(of):
-        _check_times(values.flatten(), f"{where}[]")
+        check_times(values.flatten(), f"{where}[]")
 
 
 class ValueText(Protocol):

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 IS_HEARTBEAT = "_beat_at IS NOT NULL"
 VALUE_CHARS = 60
-# Times of other years are none in Python and JSON.
-RANGES = {"date": json_sql.DATE_RANGE, "timestamp": json_sql.TIMESTAMP_RANGE}
 
 
 def validated_sql(decoder: RecordDecoder) -> str:
@@ -24,10 +22,7 @@ def validated_sql(decoder: RecordDecoder) -> str:
     if decoder.registry and not decoder.registry.schema.is_json:
         parsed = "_parsed"
         values = {f.name: f"_k.{quote_name(f.name)}" for f in fields}
-        checks = [
-            "_k IS NULL",
-            *(f"coalesce({quote_name(f.name)} NOT BETWEEN {RANGES[f.type.kind]}, false)" for f in _times(fields)),
-        ]
+        checks = ["_k IS NULL"]
     else:
         parsed = json_sql.parse_record("_text", fields)
         values = {f.name: json_sql.field_value("_k", f, "_text") for f in fields}
@@ -57,24 +52,14 @@ def rejection_reason(decoder: RecordDecoder) -> str:
     cases = [("_value IS NULL", "'the record has no value'")]
     if decoder.registry:
         cases.append(("_error IS NOT NULL", "_error"))
-    is_json = decoder.registry is None or decoder.registry.schema.is_json
-    cases += _json_reasons(decoder.fields) if is_json else _time_reasons(decoder.fields)
+    if decoder.registry is None or decoder.registry.schema.is_json:
+        cases += _json_reasons(decoder.fields)
     if decoder.tombstones:
         cases = [(f"_value IS NOT NULL AND ({test})", said) for test, said in cases]
     cases.append(("_at IS NULL", literal(no_event_time(decoder.event_time))))
     branches = " ".join(f"WHEN {test} THEN {said}" for test, said in cases)
     in_future = "'the event time lies in the future: ' || make_timestamp(_at)::VARCHAR"
     return f"CASE {branches} ELSE {in_future} END"
-
-
-def _times(fields: Sequence[Field]) -> Iterator[Field]:
-    return (f for f in fields if f.type.kind in RANGES)
-
-
-def _time_reasons(fields: Sequence[Field]) -> Iterator[tuple[str, str]]:
-    for f in _times(fields):
-        name = quote_name(f.name)
-        yield f"{name} NOT BETWEEN {RANGES[f.type.kind]}", literal(f"field {f.name} is outside of the years 1 to 9999")
 
 
 def _json_reasons(fields: Sequence[Field]) -> Iterator[tuple[str, str]]:

@@ -177,6 +177,11 @@ def python_bytes(case: AvroCase) -> bytes:
     """The record as fastavro, Confluent's serialiser for Python, writes it, without the header."""
     schema = parse_schema(json.loads(schema_text(case.writer)))
     (value,) = json_reader(StringIO(case.written), schema)
+    return record_bytes(case.writer, value)
+
+
+def record_bytes(fields: list[Any], values: Any) -> bytes:
+    """A record as Avro, without the header. Times and dates may be numbers."""
     stream = BytesIO()
-    schemaless_writer(stream, schema, value)
+    schemaless_writer(stream, parse_schema(json.loads(schema_text(fields))), values)
     return stream.getvalue()

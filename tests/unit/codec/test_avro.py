@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.codec import avro
+from penstock.codec.arrow_types import arrow_type
 from penstock.codec.avro import AvroDecoder
 from penstock.codec.registry_values import RegistryValues
 from penstock.errors import DeclarationError, RegistryError, UnknownSchema
@@ -17,7 +18,7 @@ from penstock.model.avro import Avro
 from penstock.registry import client
 from penstock.registry.client import WriterSchema
 from penstock.registry.wire_format import MAGIC
-from tests.support.avro_cases import B, field, logical, record, schema_text
+from tests.support.avro_cases import B, field, logical, optional, record, record_bytes, schema_text
 
 
 def value(number: int, record: bytes) -> bytes:
@@ -109,6 +110,38 @@ def test_of_what_spark_has_decoded_only_what_does_not_fit_is_decoded_again() -> 
     rows, reasons = decoder.decode_table(pa.table({"value": values, "decoded": decoded}))
     assert [row and row["d"] for row in rows.to_pylist()] == [*[Decimal("1.5")] * 5, None, Decimal("1.5"), None]
     assert [bool(reason) for reason in reasons.to_pylist()] == [*[False] * 5, True, False, False]
+
+
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_a_time_outside_of_the_calendar_rejects_its_record_at_any_depth(by_spark: bool) -> None:
+    at, day = logical("long", "timestamp-micros"), logical("int", "date")
+    fields = [
+        field("t", at),
+        field("a", record("A", field("t", optional(at)))),
+        field("l", optional({"type": "array", "items": record("L", field("d", day))})),
+        field("m", {"type": "map", "values": at}),
+    ]
+    text = schema_text(fields)
+    good: dict[str, Any] = {"t": 0, "a": {"t": None}, "l": None, "m": {}}
+    bad = [
+        {**good, "t": 2**63 - 1},
+        {**good, "a": {"t": -(2**63)}},
+        {**good, "l": [{"d": 0}, {"d": 2**31 - 1}]},
+        {**good, "m": {"x": 0, "y": 253_402_300_800_000_000}},
+    ]
+    records = [good, *bad, {**good, "m": {"x": 253_402_300_799_999_999}}, good]
+    schema = Avro(text)
+    decoder = AvroDecoder(RegistryValues(schema, ((1, text),), has_decoded=by_spark))
+    table = pa.table({"value": pa.array([value(1, record_bytes(fields, one)) for one in records])})
+    if by_spark:
+        record_type: Any = arrow_type(schema.record.type)
+        valid: Any = pa.struct([*record_type, pa.field(avro.VALID, pa.bool_())])
+        written = [{**one, avro.VALID: True} for one in records]
+        table = table.append_column("decoded", pa.array(written, valid))
+    rows, reasons = decoder.decode_table(table)
+    said = "not Avro of schema id 1: field {} has a time outside of the years 1 to 9999"
+    assert reasons.to_pylist() == [None, *map(said.format, ("t", "a.t", "l[].d", "m[]")), None, None]
+    assert [number for number, row in enumerate(rows) if row.is_valid] == [0, 5, 6]
 
 
 def test_the_name_of_a_record_does_not_matter() -> None:
