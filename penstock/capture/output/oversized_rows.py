@@ -8,12 +8,12 @@ bookkeeping may write a dead letter twice.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.capture.output.encode import digest
 from penstock.capture.output.page_records import PageRecords
+from penstock.capture.reconcile.index_file import IndexFile
 from penstock.kafka.limits import RECORD_OVERHEAD, ProducerRecord, SizeLimit
 from penstock.model.capture import Capture
 from penstock.model.topic import DEAD_LETTERS
@@ -51,7 +51,7 @@ class OversizedRows:
     They are kept in the file of the digest index. If that is lost, the next reconcile writes their dead letters again.
     """
 
-    def __init__(self, db: sqlite3.Connection, capture: Capture, limit: SizeLimit | None) -> None:
+    def __init__(self, db: IndexFile, capture: Capture, limit: SizeLimit | None) -> None:
         self._db, self._limit = db, limit
         self._capture = (capture.name, capture.topic.name)
         self._rows = {key: OversizedRow(*columns) for key, *columns in db.execute("SELECT * FROM aside")}

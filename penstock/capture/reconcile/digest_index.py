@@ -1,18 +1,16 @@
 """The topic's last digest of each key, in a local SQLite file that follows the topic as it grows.
 
-If the file is lost, the topic is read from its beginning. It also holds the offsets read and the progress of the
-reconcile, so a restarted process resumes where the last one stopped.
+If the file is lost or damaged, the topic is read from its beginning. It also holds the offsets read and the progress of
+the reconcile, so a restarted process resumes where the last one stopped.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,9 @@ from penstock.capture.output.encode import EncodingError, decode, digest, encode
 from penstock.capture.output.oversized_rows import SCHEMA as DEAD_LETTERS
 from penstock.capture.output.position import read, write
 from penstock.capture.reconcile.drift import Drift
+from penstock.capture.reconcile.index_file import IndexFile
 from penstock.codec.heartbeat import HEARTBEAT_KEY
-from penstock.errors import BrokerError, PenstockError
+from penstock.errors import BrokerError
 from penstock.kafka.admin import LARGE_FETCH
 from penstock.kafka.client import reader_config
 
@@ -59,10 +58,10 @@ class DigestIndex:
 
     def __init__(self, file: Path, topic: str, topic_id: str, bootstrap: str, rate: float = 10_000) -> None:
         self._topic, self._rate = topic, rate
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self.db = self._opened(file)
+        self.db = IndexFile(file, SCHEMA + DEAD_LETTERS)
         if self._load("topic id", "") != topic_id:
-            self.db.executescript("DELETE FROM topic; DELETE FROM about; DELETE FROM aside;")
+            for table in ("topic", "about", "aside"):
+                self.db.execute(f"DELETE FROM {table}")
             self._store("topic id", topic_id)
         self._consumer = Consumer(
             {
@@ -83,28 +82,6 @@ class DigestIndex:
         if self.in_sync_at > time.time():
             self.in_sync_at = 0.0
         self.pause = 0.0
-
-    def _opened(self, file: Path) -> sqlite3.Connection:
-        try:
-            return self._connected(file)
-        except sqlite3.OperationalError as e:
-            raise PenstockError(f"{file} cannot be opened", got=e, hint="check its folder and the disk") from e
-        except sqlite3.DatabaseError:
-            # A corrupt file is as good as lost.
-            file.unlink()
-            return self._connected(file)
-
-    def _connected(self, file: Path) -> sqlite3.Connection:
-        db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-        try:
-            db.executescript(SCHEMA + DEAD_LETTERS)
-            # Without fsync of the journal: a crash of the machine may lose the last writes, never the consistency.
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-        except sqlite3.DatabaseError:
-            db.close()
-            raise
-        return db
 
     def follow_topic(self) -> bool:
         """Read the topic for a limited time; True when its end is reached."""
@@ -142,7 +119,7 @@ class DigestIndex:
         """Read the topic again, since records were deleted from it, e.g. by retention or with a disk."""
         log.warning("topic %s has lost records; it is read again, from %s", self._topic, starts)
         self._offsets, self._assigned = dict(starts), set()
-        with self._transaction():
+        with self.db.transaction():
             self.db.execute("DELETE FROM topic")
             self._store("offsets", self._offsets)
             self._store("starts", starts)
@@ -158,7 +135,7 @@ class DigestIndex:
         for at in self._consumer.position([TopicPartition(self._topic, p) for p in self._assigned]):
             if at.offset >= 0:
                 self._offsets[at.partition] = at.offset
-        with self._transaction():
+        with self.db.transaction():
             self.db.executemany("DELETE FROM topic WHERE key = ?", [(k,) for k, d in latest.items() if d is None])
             self.db.executemany(
                 "INSERT INTO topic VALUES (?, ?, 0) ON CONFLICT (key) DO UPDATE SET digest = excluded.digest",
@@ -172,7 +149,7 @@ class DigestIndex:
         for i in range(0, len(keys), 500):
             chunk = keys[i : i + 500]
             marks = ",".join("?" * len(chunk))
-            result.update(self.db.execute(f"SELECT key, digest FROM topic WHERE key IN ({marks})", chunk))
+            result.update(dict(self.db.execute(f"SELECT key, digest FROM topic WHERE key IN ({marks})", chunk)))
         return result
 
     def restart(self) -> None:
@@ -183,7 +160,7 @@ class DigestIndex:
 
     def mark_compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
         """Record that rows were compared. behind: key after which the next rows are read; None if there are none."""
-        with self._transaction():
+        with self.db.transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.behind, self.scanned = behind, behind is None
             self.rows += len(keys)
@@ -207,7 +184,7 @@ class DigestIndex:
 
     def mark_looked_up(self, keys: Iterable[bytes], absent: Iterable[bytes]) -> None:
         """Record a lookup; `absent` keys keep their records until the number of all absent keys is known."""
-        with self._transaction():
+        with self.db.transaction():
             marks = dict.fromkeys(keys, self.scan) | dict.fromkeys(absent, -self.scan)
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(scan, key) for key, scan in marks.items()])
         self.pause = len(marks) / self._rate
@@ -225,7 +202,7 @@ class DigestIndex:
 
     def mark_removed(self, keys: Sequence[bytes]) -> None:
         """Record that keys were looked up again, and those that were missing got tombstones."""
-        with self._transaction():
+        with self.db.transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
         self.pause = len(keys) / self._rate
 
@@ -257,16 +234,6 @@ class DigestIndex:
         except (ValueError, TypeError, ArithmeticError, EncodingError, RecursionError):
             return None
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self.db.execute("BEGIN")
-        try:
-            yield
-        except BaseException:
-            self.db.execute("ROLLBACK")
-            raise
-        self.db.execute("COMMIT")
-
     def _save(self) -> None:
         self._store("scan", self.scan)
         self._store("scanned", self.scanned)
@@ -278,8 +245,11 @@ class DigestIndex:
         self.db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
 
     def _load(self, name: str, default: Any) -> Any:
-        row = self.db.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
-        return default if row is None else json.loads(row[0])
+        rows = self.db.execute("SELECT value FROM about WHERE name = ?", (name,))
+        try:
+            return json.loads(rows[0][0]) if rows else default
+        except ValueError as e:
+            raise self.db.deleted(e) from e
 
     def close(self) -> None:
         try:

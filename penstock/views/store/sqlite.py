@@ -20,6 +20,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.host.sqlite_file import delete_database, is_corrupt
 from penstock.tables.table_store import DELETED
 from penstock.views.store.columns import VERSION, ViewLayout
 
@@ -30,7 +31,6 @@ CACHE_KB, MAPPED_BYTES = 32_768, 1 << 31
 # How many instructions of SQLite's pass between two looks at the clock.
 INSTRUCTIONS_PER_CHECK = 20_000
 CRITERIA = "criteria"
-DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 NOT_NOW = (
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM,
@@ -129,8 +129,7 @@ class ViewStore:
         self.close()
         with self._translate_errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+            delete_database(self.path)
             self._writer = self._connect()
             columns = "".join(f", {c.name} {c.affinity}" for c in self.layout.columns)
             with self._transaction() as c:
@@ -272,11 +271,10 @@ class ViewStore:
             raise self._to_penstock_error(e) from e
 
     def _to_penstock_error(self, e: sqlite3.Error | OSError) -> PenstockError:
-        code = getattr(e, "sqlite_errorcode", 0) & 0xFF
-        if code in DAMAGES:
+        if is_corrupt(e):
             hint = "nothing: it is created again from its topic"
             return StoreDamaged("the store is damaged", got=f"{self.path}: {e}", hint=hint)
-        if isinstance(e, OSError) or code in NOT_NOW:
+        if isinstance(e, OSError) or getattr(e, "sqlite_errorcode", 0) & 0xFF in NOT_NOW:
             return StoreNotWritable(
                 "the store of a view cannot be written",
                 got=f"{self.path}: {e}",

@@ -15,6 +15,7 @@ import pytest
 from penstock.capture.output.encode import Unreadable
 from penstock.capture.output.oversized_rows import SCHEMA, OversizedRows
 from penstock.capture.output.page_records import PageRecords, records
+from penstock.capture.reconcile.index_file import IndexFile
 from penstock.capture.source.base import SourcePage
 from penstock.kafka.limits import SizeLimit
 from penstock.model.capture import parse
@@ -27,13 +28,12 @@ LARGE, OTHER, SMALL = NOISE, NOISE[::-1], b"small"
 
 
 @pytest.fixture
-def db() -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
-        made.executescript(SCHEMA)
+def db(tmp_path: Path) -> Iterator[IndexFile]:
+    with closing(IndexFile(tmp_path / "index.db", SCHEMA)) as made:
         yield made
 
 
-def opened(db: sqlite3.Connection, largest: int = 5_000) -> OversizedRows:
+def opened(db: IndexFile, largest: int = 5_000) -> OversizedRows:
     return OversizedRows(db, CAPTURE, SizeLimit("out", largest))
 
 
@@ -41,7 +41,7 @@ def given(**values: bytes | None) -> PageRecords:
     return PageRecords([key.encode() for key in values], list(values.values()))
 
 
-def test_what_is_too_large_becomes_a_tombstone_and_a_letter(db: sqlite3.Connection) -> None:
+def test_what_is_too_large_becomes_a_tombstone_and_a_letter(db: IndexFile) -> None:
     aside = opened(db)
     assert aside.filter(given(a=SMALL, b=LARGE, c=None), 1) == given(a=SMALL, b=None, c=None)
     [letter] = aside.dead_letters
@@ -52,13 +52,13 @@ def test_what_is_too_large_becomes_a_tombstone_and_a_letter(db: sqlite3.Connecti
     assert said["penstock.reason"] == b"its record is larger than its topic takes: 10,001 bytes"
 
 
-def test_what_is_compressed_enough_is_no_large_row(db: sqlite3.Connection) -> None:
+def test_what_is_compressed_enough_is_no_large_row(db: IndexFile) -> None:
     aside = opened(db)
     assert aside.filter(given(a=b"x" * 10_000), 1) == given(a=b"x" * 10_000)
     assert aside.dead_letters == []
 
 
-def test_each_version_of_a_row_is_told_once_also_by_the_next_process(db: sqlite3.Connection) -> None:
+def test_each_version_of_a_row_is_told_once_also_by_the_next_process(db: IndexFile) -> None:
     aside = opened(db)
     aside.filter(given(a=LARGE), 1)
     assert len(aside) == 0, "nothing is committed yet"
@@ -71,7 +71,7 @@ def test_each_version_of_a_row_is_told_once_also_by_the_next_process(db: sqlite3
     assert len(aside.dead_letters) == 1
 
 
-def test_what_is_not_told_yet_is_kept_until_it_is_or_fits(db: sqlite3.Connection) -> None:
+def test_what_is_not_told_yet_is_kept_until_it_is_or_fits(db: IndexFile) -> None:
     aside = opened(db)
     aside.filter(given(a=LARGE), 1)
     aside.filter(given(b=LARGE, c=SMALL), 1)
@@ -81,7 +81,7 @@ def test_what_is_not_told_yet_is_kept_until_it_is_or_fits(db: sqlite3.Connection
 
 
 @pytest.mark.parametrize("value", [SMALL, None], ids=["small", "deleted"])
-def test_a_row_that_fits_again_is_no_longer_aside(db: sqlite3.Connection, value: bytes | None) -> None:
+def test_a_row_that_fits_again_is_no_longer_aside(db: IndexFile, value: bytes | None) -> None:
     aside = opened(db)
     aside.filter(given(a=LARGE, b=LARGE), 1)
     aside.mark_committed()
@@ -89,7 +89,7 @@ def test_a_row_that_fits_again_is_no_longer_aside(db: sqlite3.Connection, value:
     assert (len(aside), opened(db).first) == (1, b"b")
 
 
-def test_rows_that_a_comparison_did_not_meet_are_gone(db: sqlite3.Connection) -> None:
+def test_rows_that_a_comparison_did_not_meet_are_gone(db: IndexFile) -> None:
     aside = opened(db)
     aside.filter(given(a=LARGE, b=LARGE), 1)
     aside.mark_committed()
@@ -98,7 +98,7 @@ def test_rows_that_a_comparison_did_not_meet_are_gone(db: sqlite3.Connection) ->
     assert (len(opened(db)), opened(db).first) == (1, b"b")
 
 
-def test_a_topic_that_takes_more_is_worth_a_look(db: sqlite3.Connection) -> None:
+def test_a_topic_that_takes_more_is_worth_a_look(db: IndexFile) -> None:
     aside = opened(db)
     aside.filter(given(a=LARGE), 1)
     aside.mark_committed()
@@ -109,7 +109,7 @@ def test_a_topic_that_takes_more_is_worth_a_look(db: sqlite3.Connection) -> None
     assert not raised.may_fit_now, "it is still too large"
 
 
-def test_a_letter_of_a_long_row_is_cut(db: sqlite3.Connection) -> None:
+def test_a_letter_of_a_long_row_is_cut(db: IndexFile) -> None:
     aside = opened(db)
     aside.filter(given(a=LARGE * 10), 1)
     [letter] = aside.dead_letters
