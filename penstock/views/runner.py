@@ -230,6 +230,8 @@ class ViewRun(ThreadRun):
 
     def _rebuild_reason(self, now: TopicSnapshot) -> str:
         following, meta, name = self.store.next, self.store.meta, self._topic.name
+        if self.store.corruption:
+            return f"its store is damaged: {self.store.corruption}"
         if was_recreated(meta.topic, following, now):
             return "its topic was deleted and made again"
         check_partition_count(name, dict.fromkeys(range(meta.count), 0), now, "view")

@@ -88,6 +88,8 @@ class ViewStore:
         self.next: dict[int, int] = {}
         # Raised whenever the file is another one.
         self.generation = 0
+        # The generation that a query found damaged, and how.
+        self._corruption = (0, "")
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self._writer: sqlite3.Connection | None = None
@@ -208,6 +210,12 @@ class ViewStore:
             writer.close()
 
     @property
+    def corruption(self) -> str:
+        """How a query found the present file damaged; empty if none did."""
+        generation, text = self._corruption
+        return text if generation == self.generation else ""
+
+    @property
     def bytes(self) -> int:
         return sum(p.stat().st_size for p in (self.path, Path(f"{self.path}-wal")) if p.exists())
 
@@ -298,6 +306,7 @@ class ViewStore:
         Raises:
             QueryTimeout: The query did not end before the deadline.
         """
+        generation = self.generation
         with self._reader() as c:
             if deadline is not None:
                 limit = deadline
@@ -312,6 +321,8 @@ class ViewStore:
                     ) from e
                 raise self._to_penstock_error(e) from e
             except sqlite3.Error as e:
+                if is_corrupt(e):
+                    self._corruption = generation, str(e)
                 raise self._to_penstock_error(e) from e
             finally:
                 if deadline is not None:

@@ -33,7 +33,7 @@ from penstock.views.cluster.partition_assignment import partition_of
 from penstock.views.cluster.peers import InstanceDirectory, PeerClient
 from penstock.views.driver import ViewsDriver
 from penstock.views.runner import PartitionState, ViewRun
-from penstock.views.store.sqlite import QueryResult, QueryTimeout
+from penstock.views.store.sqlite import QueryResult, QueryTimeout, StoreDamaged
 
 VIEW = View("shops", Topic("shops", compacted=True), "town STRING", query_by="town")
 
@@ -226,6 +226,21 @@ def test_what_is_read_for_longer_than_tombstones_are_kept_is_read_anew(scripted:
     assert shops.ready
     clock.now += 1000
     assert scripted.shops._rebuild_reason(scripted.open({0: 5, 1: 0})) == "", "nothing was written since"
+
+
+def test_damage_that_only_queries_meet_makes_a_store_be_read_anew(scripted: Scripted) -> None:
+    store, keys = scripted.shops.store, [f"k{n}" for n in range(2000)]
+    scripted.read(scripted.now({0: 5, 1: 5}), *((key, partition_of(key, 2), n) for n, key in enumerate(keys)))
+    now = scripted.open({0: 5, 1: 5})
+    assert scripted.shops._rebuild_reason(now) == ""
+    with store.path.open("r+b") as file:
+        file.seek(8192)
+        file.write(bytes(store.path.stat().st_size - 8192))
+    with pytest.raises(StoreDamaged):
+        store.read("SELECT value FROM rows WHERE key = ?", (keys[0],))
+    assert "malformed" in scripted.shops._rebuild_reason(now)
+    scripted.shops._rebuild(now, [0, 1], "it is damaged")
+    assert scripted.shops._rebuild_reason(now) == ""
 
 
 KEYS = [[key for key in map(chr, range(ord("a"), ord("z"))) if partition_of(key, 2) == p] for p in (0, 1)]
