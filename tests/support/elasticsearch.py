@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +16,8 @@ from penstock.sinks.elasticsearch.config import Elasticsearch
 from penstock.sinks.elasticsearch.writer import IndexWriter
 from tests.support.http_client import HTTP
 
+# Opens a writer of an index, "things" if it is not named; `now` is the time by its clock.
+Opened = Callable[..., IndexWriter]
 MARK = CommitMarker("query", 1, {})
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 # So that a few requests at once are more than it takes, and that a document can be too large for it.

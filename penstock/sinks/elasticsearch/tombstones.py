@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
 from elasticsearch import BadRequestError, NotFoundError
 from elasticsearch import Elasticsearch as Client
+from elasticsearch.helpers import scan
+from more_itertools import batched
 
 from penstock.errors import SinkError
 from penstock.sinks.core.bulk import SinkBatchResult
@@ -21,6 +25,8 @@ from penstock.sinks.elasticsearch.indexes import EXISTS, PAGE
 
 MAPPINGS = {"dynamic": "false", "properties": {"at": {"type": "date"}}}
 SETTINGS = {"index": {"auto_expand_replicas": "0-1"}}
+# Seconds after which a batch waits for no further page of tombstones that are removed.
+MAX_EXPIRY_S = 2.0
 
 
 class TombstoneIndex:
@@ -79,18 +85,21 @@ class TombstoneIndex:
                 hint="delete that index if it is another's",
             )
 
-    def expire(self) -> None:
-        """Forget deletes that are older than `tombstone_days`."""
+    def expire(self) -> bool:
+        """Forget deletes that are older than `tombstone_days`; False if there are more than the time sufficed for."""
         old = {"range": {"at": {"lt": _ms(self._clock() - timedelta(days=LIMITS.tombstone_days))}}}
-        with request_errors("to expire tombstones"):
-            try:
-                answer = self._client.search(index=self._index, query=old, size=PAGE, source=False, version=True)
-            except NotFoundError:
-                return
-        hits = answer["hits"]["hits"]
-        deletes = [IndexAction(0, self._index, hit["_id"], hit["_version"], None) for hit in hits]
-        self._bulk.write(deletes, SinkBatchResult())
+        deadline = time.monotonic() + MAX_EXPIRY_S
+        hits: Any = scan(
+            self._client, {"query": old}, index=self._index, size=PAGE, source=False, version=True, raise_on_error=False
+        )
+        with request_errors("to expire tombstones"), suppress(NotFoundError), closing(hits):
+            for page in batched(hits, PAGE):
+                deletes = [IndexAction(0, self._index, hit["_id"], hit["_version"], None) for hit in page]
+                self._bulk.write(deletes, SinkBatchResult())
+                if time.monotonic() > deadline:
+                    return False
+        return True
 
 
-def _ms(time: datetime) -> int:
-    return int(time.timestamp() * 1000)
+def _ms(at: datetime) -> int:
+    return int(at.timestamp() * 1000)

@@ -52,7 +52,7 @@ class IndexWriter(KeyedWriter[Elasticsearch]):
         self._bulk = ElasticsearchBulk(self._client, output.parallel, self._restore_index)
         self._tombstone_index = TombstoneIndex(self._client, self._bulk, output.tombstone_index, clock)
         self._tombstones = self._tombstone_index
-        self._housekept = -HOUSEKEEPING_S
+        self._housekeeping_at = 0.0
 
     def _prepare(self, table: pa.Table) -> None:
         self._indexes.prepare(table.schema.field("shape").type.value_type)
@@ -132,14 +132,14 @@ class IndexWriter(KeyedWriter[Elasticsearch]):
             self._indexes.restore(index)
 
     def _housekeeping(self) -> None:
-        """Delete what has expired, once an hour; a failure holds up no document."""
-        if time.monotonic() - self._housekept < HOUSEKEEPING_S:
+        """Delete what has expired, once an hour, and while there is more of it; a failure holds up no document."""
+        if time.monotonic() < self._housekeeping_at:
             return
-        self._housekept = time.monotonic()
+        self._housekeeping_at = time.monotonic() + HOUSEKEEPING_S
         try:
             self._indexes.expire(self._clock())
-            if self.output.tombstones != "ignore":
-                self._tombstone_index.expire()
+            if self.output.tombstones != "ignore" and not self._tombstone_index.expire():
+                self._housekeeping_at = 0.0
         except PenstockError as e:
             log.warning("elasticsearch: %s keeps what has expired for now: %s", self.output.name, e)
 

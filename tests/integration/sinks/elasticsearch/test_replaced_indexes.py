@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from penstock.errors import Refused, SinkError
-from penstock.sinks.elasticsearch.writer import IndexWriter
-from tests.support.elasticsearch import NOON, Server, give, output, row
+from tests.support.elasticsearch import Opened, Server, give, row
 
 pytestmark = pytest.mark.integration
 
@@ -17,21 +15,6 @@ FIELDS = {
     "name": {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 8191}}},
     "n": {"type": "long"},
 }
-Opened = Callable[..., IndexWriter]
-
-
-@pytest.fixture
-def opened(search: Server) -> Iterator[Opened]:
-    search.clear()
-    writers: list[IndexWriter] = []
-
-    def of(**more: Any) -> IndexWriter:
-        writers.append(IndexWriter(search.url, output("things", **more), clock=lambda: NOON))
-        return writers[-1]
-
-    yield of
-    for writer in writers:
-        writer.close()
 
 
 def replaced(search: Server, made: dict[str, Any], name: str = "things") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,27 +20,10 @@ from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction
 from penstock.sinks.elasticsearch.client import connect
 from penstock.sinks.elasticsearch.config import LIMITS
 from penstock.sinks.elasticsearch.writer import IndexWriter
-from tests.support.elasticsearch import MARK, NOON, SHAPE, Server, give, output, row, shaped
+from tests.support.elasticsearch import MARK, NOON, SHAPE, Opened, Server, give, row, shaped
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
-
-Opened = Callable[..., IndexWriter]
-
-
-@pytest.fixture
-def opened(search: Server) -> Iterator[Opened]:
-    """Opens writers; the server has no index before."""
-    search.clear()
-    writers: list[IndexWriter] = []
-
-    def of(index: str = "things", now: datetime = NOON, **more: Any) -> IndexWriter:
-        writers.append(IndexWriter(search.url, output(index, **more), clock=lambda: now))
-        return writers[-1]
-
-    yield of
-    for writer in writers:
-        writer.close()
 
 
 def test_an_older_version_changes_nothing_and_an_equal_one_is_written_again(opened: Opened, search: Server) -> None:
@@ -362,22 +344,6 @@ def test_a_document_lies_in_the_index_of_its_time_and_is_deleted_there(opened: O
         "its time is NULL",
         "its time is outside of 1970 to 2199",
     ]
-
-
-def test_indexes_and_tombstones_are_dropped_when_their_time_is_over(opened: Opened, search: Server) -> None:
-    early = opened(suffix="day", expire_seconds=2 * 86400)
-    days = [NOON - timedelta(days=n) for n in range(4)]
-    # What would be dropped at once is not written.
-    assert give(early, *[row(str(n), 1, {"n": n}, at=at) for n, at in enumerate(days)], row("gone", 1)) == 3
-    search.call("PUT", "things-other")
-    search.call("POST", "things-tombstones/_refresh")
-    names = {index["index"] for index in search.call("GET", "_cat/indices/things*?format=json&h=index")}
-    assert names == {"things-2026.11.22", "things-2026.11.21", "things-2026.11.20", "things-tombstones", "things-other"}
-    late = opened(suffix="day", expire_seconds=2 * 86400, now=NOON + timedelta(days=8))
-    give(late)
-    names = {index["index"] for index in search.call("GET", "_cat/indices/things*?format=json&h=index")}
-    assert names == {"things-tombstones", "things-other"}
-    assert search.documents("things-tombstones") == {}
 
 
 def test_a_mark_keeps_the_document_and_says_that_it_is_deleted(opened: Opened, search: Server) -> None:
