@@ -281,8 +281,8 @@ def remove(
         if dry_run or not (checkpoint or chosen):
             return
         if checkpoint:
-            removal.remove_checkpoint()
             control.forget_partitions(name)
+            removal.remove_checkpoint()
         removal.remove_topics(chosen)
         summary = ", ".join([*(["checkpoint"] if checkpoint else []), *sorted(chosen)])
         control.record(actor(), "remove", name, f"{note}: {summary}" if note else summary)

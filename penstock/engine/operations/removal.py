@@ -86,13 +86,16 @@ class Removal:
             raise PenstockError("these topics are used by others", got=", ".join(used), hint="leave them out")
 
     def remove_checkpoint(self) -> None:
-        """Remove the consumer group, the folders and the commit marker."""
-        cleanup.delete_group(self._client, self.group, settings().bootstrap)
+        """Remove the commit marker, the folders and the consumer group.
+
+        In this order: by folders and group a removal that was interrupted is repeated, and a commit marker that is left
+        would let a later stream of this name go on behind it, or stop it.
+        """
+        if COMMITS.name in self._topics:
+            delete_commit_marker(self._name, settings().bootstrap)
         for remove in self._folders.values():
             remove()
-        if COMMITS.name in self._topics:
-            # A commit marker without a checkpoint would stop a later stream of this name.
-            delete_commit_marker(self._name, settings().bootstrap)
+        cleanup.delete_group(self._client, self.group, settings().bootstrap)
 
     def remove_topics(self, topics: set[str]) -> None:
         cleanup.delete_topics(self._client, topics, settings().bootstrap)

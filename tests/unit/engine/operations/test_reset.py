@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -281,7 +281,27 @@ def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(
     run("remove", "gone", "--checkpoint", "--topic", "told", "--dry-run")
     assert broker.deleted == []
     assert "removed of gone: checkpoint, told" in run("remove", "gone", "--checkpoint", "--topic", "told")
-    assert broker.deleted == ["penstock.gone", "mark of gone", "told"]
+    assert broker.deleted == ["mark of gone", "penstock.gone", "told"]
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["gone-too"]
     assert [action["verb"] for action in control.actions(1)] == ["remove"]
     assert "removed of gone: told" in run("remove", "gone", "--topic", "told"), "nothing of it is left but its name"
+
+
+@pytest.mark.processes
+def test_a_removal_that_ended_at_the_commit_marker_is_repeated(
+    control: Control,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream that nobody started, stopped or reset by hand is known by what it has left alone."""
+    broker = Broker(monkeypatch)
+    (tmp_path / "checkpoints" / "gone").mkdir(parents=True)
+
+    def away(*_: object) -> NoReturn:
+        raise BrokerError("the commit marker of gone was not removed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(removal, "delete_commit_marker", away)
+        assert "was not removed" in run("remove", "gone", "--checkpoint", code=1)
+    run("remove", "gone", "--checkpoint")
+    assert broker.deleted == ["mark of gone", "penstock.gone"]
