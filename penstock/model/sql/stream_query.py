@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeclarationError
@@ -60,7 +61,7 @@ def declared_in_sql(stream: Stream) -> SqlStream | None:
 def input_names(declared: SqlStream) -> list[str]:
     """The names of its inputs, in order: those of the topics, as Python writes names."""
     names = [re.sub(r"\W", "_", read.topic, flags=re.ASCII) for read in declared.reads]
-    return [f"_{name}" if name[0].isdigit() else name for name in names]
+    return [f"_{name}" if name[0].isdigit() or iskeyword(name) else name for name in names]
 
 
 def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:

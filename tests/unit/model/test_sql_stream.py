@@ -57,6 +57,12 @@ def test_inputs_have_the_names_of_topics_as_python_writes_them() -> None:
     assert input_names(one) == ["a_b_c", "_1st"]
 
 
+@pytest.mark.parametrize("topic", ["return", "import", "None"])
+def test_a_topic_may_have_the_name_of_a_keyword_of_python(topic: str) -> None:
+    found = stream(f"STREAM INTO out READ {topic} AS JSON (timestamp TIMESTAMP) AS SELECT timestamp FROM `{topic}`")
+    assert [*found.sources] == [f"_{topic}"]
+
+
 def test_topics_are_those_that_other_declarations_declare() -> None:
     first = declared(f"STREAM INTO middle PARTITIONS 2 {READ} {PLAIN}", "first")
     last = declared(
