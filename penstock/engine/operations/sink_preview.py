@@ -63,6 +63,8 @@ def render_documents(spark: SparkSession, stream: Stream, source_records: Sequen
     except PenstockError:
         raise
     except Exception as e:
+        if not source_records:
+            raise
         if len(source_records) == 1:
             # Spark's message may quote a value.
             why = "" if sink_output(stream).mask else f": {root_message(e)}"
