@@ -45,7 +45,8 @@ BASE = Backfill(
 )
 
 # The collection has a document for each device: its contact (none after a removal), the business of its latest login,
-# and the type and time of its latest event.
+# and the type and time of its latest event. A change names no business where the device logged in, so a document with
+# one is sent as a login.
 CONTACTS = Backfill(
     "contacts",
     Collection("crm", "contacts"),
@@ -53,7 +54,9 @@ CONTACTS = Backfill(
     "Sends the contacts in the CRM's database as events; newer ones stay.",
     rows=RowsQuery(
         "timestamp_millis(timestamp)",
-        "SELECT device, contact, business, type, timestamp FROM records",
+        """SELECT device, contact, business, timestamp,
+          CASE WHEN type = 'change' AND business IS NOT NULL THEN 'login' ELSE type END AS type
+        FROM records""",
         schema=CRM_EVENT,
     ),
     max_rate=5_000,

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import orjson
 import pyarrow as pa
 import pytest
 
-from jobs.presence import WALK_INS, walk_ins
+from jobs.presence import WALK_INS, archive, walk_ins
 from jobs.presence.simulator.crowd import UNKNOWN, Business, Crowd, plan
 from penstock.codec.arrow_types import arrow_type
 from penstock.engine.state import fold_query
@@ -120,6 +121,20 @@ def test_contacts_in_any_order(seed: int, tmp_path: Path) -> None:
     for batch in cut(ranked(history.events), [chance.choice([1, 2, 3, 10]) for _ in range(3)]):
         last |= {row["device"]: row for row in contacts.take(batch, again=chance.random() < 0.2)}
     assert last == model.device_contacts(history.events)
+
+
+@pytest.mark.parametrize(("type_", "businesses"), [("login", ["b"]), ("change", ["b"]), ("removal", [])])
+def test_a_device_of_the_crm_has_the_business_of_its_latest_login(
+    tmp_path: Path, type_: str, businesses: list[str]
+) -> None:
+    contact = None if type_ == "removal" else "ann"
+    document = {"device": "d", "contact": contact, "business": "b", "type": type_, "timestamp": 1_700_000_000_000}
+    assert archive.CONTACTS.rows
+    with duckdb.connect() as connection:
+        connection.register("records", pa.Table.from_pylist([document]))
+        events = connection.sql(archive.CONTACTS.rows.query).to_arrow_table().to_pylist()
+    [row] = Folding(CONTACTS, CONTACT, tmp_path).take(ranked(events))
+    assert (row["contact"], row["businesses"]) == (contact, businesses)
 
 
 @pytest.mark.parametrize("seed", MORE)
