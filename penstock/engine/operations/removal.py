@@ -146,7 +146,7 @@ def _local_checkpoints() -> set[str]:
     root = Path(url.path)
     if url.scheme not in ("", "file") or not root.is_dir():
         return set()
-    names = [path.name for path in root.iterdir() if path.is_dir()]
+    names = [path.name for path in root.iterdir() if path.is_dir() and path.name != "previews"]
     return {name for name in names if not name.endswith(SUFFIXES[1:])}
 
 

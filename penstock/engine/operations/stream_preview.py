@@ -121,7 +121,7 @@ class StreamPreview:
             DeclarationError: The stream cannot run as it is declared, or its topics do not exist.
             BrokerError: The broker does not answer.
         """
-        with _folder(self._spark) as root:
+        with preview_folder(self._spark) as root:
             tables = StreamTables(self._stream, root, self._bootstrap, lambda _offsets, _ends: None)
             upstream = open_upstream(self._stream, self._bootstrap, None, -1)
             try:
@@ -235,7 +235,7 @@ def _reason(row: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _folder(spark: SparkSession) -> Iterator[str]:
+def preview_folder(spark: SparkSession) -> Iterator[str]:
     """The URI of a folder for checkpoints that every executor reaches, removed at the end of the block."""
     root = settings().checkpoint_root
     if urlparse(root).scheme in ("", "file") and settings().spark_master.startswith("local"):
@@ -246,8 +246,14 @@ def _folder(spark: SparkSession) -> Iterator[str]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return
-    name = f"previews/{uuid.uuid4().hex}"
+    checkpoints, now = HadoopFolder(spark, root), int(time.time())
+    # Of a process that is killed, a later one removes it: no preview takes a day.
+    for left in checkpoints.list_names("previews"):
+        began = left.partition("-")[0]
+        if not began.isdecimal() or now - int(began) > 86_400:
+            checkpoints.delete_folder(f"previews/{left}")
+    name = f"previews/{now}-{uuid.uuid4().hex}"
     try:
         yield f"{root.rstrip('/')}/{name}"
     finally:
-        HadoopFolder(spark, root).delete_folder(name)
+        checkpoints.delete_folder(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations.stream_explanation import explain
-from penstock.engine.operations.stream_preview import PreviewBatch, PreviewPlan, PreviewStart, StreamPreview
+from penstock.engine.operations.stream_preview import (
+    PreviewBatch,
+    PreviewPlan,
+    PreviewStart,
+    StreamPreview,
+    preview_folder,
+)
 from penstock.engine.session import session_for
 from penstock.errors import Blocked, DeclarationError, PenstockError
 from penstock.kafka.admin import admin, end_offsets, partition_counts
@@ -230,3 +237,19 @@ def test_a_release_continues_with_the_state_or_says_why_not(
     assert any("by shop" in line for line in explanation.state)
     other = replace(declared, transform=lambda orders: totals(orders.withColumn("amount", F.lit(1))))
     assert "would be blocked" in explain(other, session_for(spark, other)).release
+
+
+def test_what_a_killed_preview_left_on_a_shared_disk_is_removed_by_a_later_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_SPARK_MASTER", "spark://elsewhere:7077")
+    settings.cache_clear()
+    names = [f"{int(time.time()) - ago}-x" for ago in (60, 100_000)]
+    for name in (*names, "of-an-earlier-release"):
+        (tmp_path / "previews" / name / "offsets").mkdir(parents=True)
+    with preview_folder(spark) as folder:
+        Path(folder).mkdir()
+        assert sorted(path.name for path in (tmp_path / "previews").iterdir()) == sorted([names[0], Path(folder).name])
+    assert [path.name for path in (tmp_path / "previews").iterdir()] == names[:1]
+    settings.cache_clear()
