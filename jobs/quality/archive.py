@@ -19,5 +19,6 @@ COUNTS = Backfill(
     "receipts-quality-again",
     RECEIPTS_ARCHIVE,
     STREAM,
-    "Counts valid and invalid receipts of each second again, by the present rules.",
+    "Counts valid and invalid receipts of each second again, by the present rules. The count of a status that no "
+    "receipt of a second has any more stays.",
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 METRICS = Topic("metrics", partitions=2, compacted=True)
 
-# All topics except the output of this stream, and topics that only Penstock and the broker write.
+# All topics except the output of this stream, and those that by their names only Penstock and the broker write.
 EVERY_TOPIC = r"(?!metrics$|__|penstock\.).*(?<!-dead-letter)(?<!-late)"
 
 RULES = rules.load(settings().project / "sql" / "quality")
