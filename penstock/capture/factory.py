@@ -49,13 +49,14 @@ def reconcile_file(capture: Capture) -> Path:
     return settings().home / "captures" / f"{capture.name}.db"
 
 
-def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Poller:
+def open_poller(capture: Capture, bootstrap: str, decision: Decision = "", request: str = "") -> Poller:
     """Open a capture where it stopped; fences any other poller of it.
 
     Args:
         capture: The capture.
         bootstrap: The brokers.
         decision: `snapshot` starts again; `continue` tries the same position.
+        request: The id of the request for that snapshot.
 
     Raises:
         PositionRefused: There is such a position and no decision, or the topic has other partitions.
@@ -90,7 +91,8 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         else:
             # Keys in the topic that are no longer selected must be removed; a partition without a leader may have some.
             ends = log_end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
-            position = replace(new, reconcile="a new snapshot" if len(ends) < count or any(ends.values()) else "")
+            reconcile = "a new snapshot" if len(ends) < count or any(ends.values()) else ""
+            position = replace(new, reconcile=reconcile, request=request)
         file, topic, rate = reconcile_file(capture), capture.topic.name, capture.reconcile_rate
         index = DigestIndex(file, topic, topic_id, bootstrap, rate)
         undo.callback(index.close)

@@ -120,7 +120,7 @@ class CaptureRun(ThreadRun):
     def _opened(self, decision: Decision, stopping: threading.Event) -> Decision:
         """Open the capture and poll until it is stopped; returns a decision if it must be opened again."""
         with with_source_location(self.capture):
-            poller = open_poller(self.capture, self._bootstrap, decision)
+            poller = open_poller(self.capture, self._bootstrap, decision, self._current_request if decision else "")
             try:
                 return self._poll(poller, stopping)
             finally:
@@ -128,7 +128,7 @@ class CaptureRun(ThreadRun):
                 poller.close()
 
     def _poll(self, poller: Poller, stopping: threading.Event) -> Decision:
-        self.row.why = None
+        self.row.why, self._polls = None, 0
         checked_at, opened_at = time.monotonic(), time.time()
         while not stopping.is_set():
             if self._request and self._request[1] != self._current_request and self._begin(poller, self._request):
@@ -162,11 +162,12 @@ class CaptureRun(ThreadRun):
         """Start a request; True if the capture must be opened again for it."""
         kind, self._current_request = request
         self._polls = poller.metrics.polls
+        if poller.position.request == self._current_request:
+            return False  # it began before a restart
         if kind == "snapshot":
-            self._polls = 0
             return True
         if kind == "reconcile":
-            poller.compare(REQUESTED)
+            poller.compare(REQUESTED, self._current_request)
         if kind == "continue":
             poller.continue_pending()
         poller.poll_now()
@@ -221,7 +222,6 @@ class CaptureRun(ThreadRun):
                 self._answer("refused: see why")
             if self._request:
                 kind, self._current_request = self._request
-                self._polls = 0
                 if kind in ("snapshot", "continue"):
                     return "snapshot" if kind == "snapshot" else "continue"
                 self._answer("refused: its position does not fit: mend what the reason names, or ask for a `snapshot`")

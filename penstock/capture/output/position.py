@@ -113,6 +113,7 @@ class Position:
             version wrote the position.
         reconciles: The last reconcile that ended, and before it the RECONCILES_KEPT last ones that repaired records.
         schema_id: Id of the schema by which values are written; 0 for JSON.
+        request: Id of the request by which a snapshot or reconcile began last; empty if none did.
     """
 
     fingerprint: str
@@ -132,6 +133,7 @@ class Position:
     drift: Drift | None = None
     reconciles: tuple[Drift, ...] = ()
     schema_id: int = 0
+    request: str = ""
 
     @property
     def last_reconcile(self) -> Drift:

@@ -85,11 +85,11 @@ class Poller:
         self.metrics.state = "polling"
         return max(0.0, self._next_poll - time.monotonic())
 
-    def compare(self, why: str) -> None:
-        """Start a reconcile with the next step."""
+    def compare(self, why: str, request: str = "") -> None:
+        """Start a reconcile with the next step. request: the id of the one that asks for it."""
         self.session.index.restart()
         self._comparison.pending_decision, self._next_chunk = "", 0.0
-        self.session.commit([], replace(self.position, reconcile=why))
+        self.session.commit([], replace(self.position, reconcile=why, request=request or self.position.request))
 
     def _check_tables(self) -> None:
         """Start a reconcile if the tables were altered, or if the topic takes larger records now."""

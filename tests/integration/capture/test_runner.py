@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
 
+from penstock.capture.output.position import SnapshotProgress
+from penstock.capture.reconcile.compare import Comparison
 from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.capture.runner import CaptureRun
+from penstock.capture.session import CaptureSession
+from penstock.capture.snapshot.snapshot import SnapshotRun
 from penstock.control import Actor, Control, ProgressRow
 from penstock.control.repositories.captures import CaptureRequest, CaptureRow, Captures
 from penstock.control.repositories.partitions import reconcile_events
@@ -162,6 +168,64 @@ def test_a_snapshot_that_is_asked_for(running: Running) -> None:
     assert running.source.same()
     assert running.asked("poll") == ""
     running.until(lambda row, _: row.phase == "polling", "it polls on")
+
+
+class Paused:
+    """Snapshots and comparisons of pages of 100 rows, which go no further than 600 rows until they may.
+
+    Attributes:
+        pages: How many pages of either were read.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_go_on, self.rests, self.pages = threading.Event(), threading.Event(), Counter[str]()
+        self.may_go_on.set()
+        take, compare = SnapshotRun.step, Comparison._compare_rows
+
+        def step(run: SnapshotRun, progress: SnapshotProgress) -> float:
+            return take(run, progress) if self._goes_on("snapshot", progress.rows) else 0.01
+
+        def compare_rows(comparison: Comparison) -> None:
+            if self._goes_on("reconcile", comparison._session.index.rows):
+                compare(comparison)
+
+        for owner, name, value in (
+            (SnapshotRun, "step", step), (Comparison, "_compare_rows", compare_rows),
+            (CaptureSession, "PAGE", 100), (DigestIndex, "CHUNK", 100),
+        ):  # fmt: skip
+            monkeypatch.setattr(owner, name, value)
+
+    def _goes_on(self, kind: str, rows: int) -> bool:
+        if rows >= 600 and not self.may_go_on.is_set():
+            self.rests.set()
+            return False
+        self.pages[kind] += 1
+        return True
+
+
+@pytest.mark.parametrize(("kind", "meanwhile"), [("snapshot", ""), ("snapshot", "reconcile"), ("reconcile", "")])
+def test_what_is_asked_for_goes_on_where_a_restart_stopped_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch, kind: CaptureRequest, meanwhile: CaptureRequest | Literal[""]
+) -> None:
+    """What is asked for meanwhile is done, too."""
+    paused = Paused(monkeypatch)
+    running.source.sql(f"INSERT INTO {running.source.name} (name) SELECT seq FROM seq_1_to_1200")
+    running.start()
+    running.until(lambda row, _: row.phase == "polling", "it polls")
+    paused.may_go_on.clear()
+    request = running.captures.ask(running.source.name, kind, ME)
+    wait_until(lambda: running.figures and paused.rests.is_set(), what="a part is done")
+    if meanwhile:
+        request = running.captures.ask(running.source.name, meanwhile, ME)
+    running.stop()
+    paused.pages.clear()
+    paused.may_go_on.set()
+    running.start()
+    running.until(lambda row, _: row.answered_request_id == request and row.answer == "", "it is answered")
+    # Of 12 pages, 6 are read before. After a snapshot all rows are compared.
+    assert paused.pages[kind] in (6, 7)
+    assert paused.pages["reconcile"] >= 12 or kind == "reconcile"
+    assert running.source.same()
 
 
 def test_columns_that_change_are_taken_over_and_older_rows_brought_up(running: Running) -> None:
