@@ -174,7 +174,7 @@ def run(
         bool, typer.Option("--reconcile", help="Compare table and topic first, and repair what differs.")
     ] = False,
 ) -> None:
-    """Run a capture in the foreground. Stop it in the platform first."""
+    """Run a capture in the foreground. Stop it in the platform first; the others go on."""
     decision: factory.Decision = "snapshot" if snapshot else "continue" if continue_ else ""
     holder = f"cli-{time.time_ns()}"
     with clear_errors():
@@ -184,7 +184,7 @@ def run(
         try:
             control.take_lease(name, holder, settings().lease_ttl)
         except LeaseHeld as e:
-            hint = f"stop it first: `penstock streams stop {name}`"
+            hint = f"`penstock streams stop {name}`, and wait until `penstock streams show {name}` says stopped"
             raise LeaseHeld(f"capture {name} runs already", holder=e.holder, got=e.got, hint=hint) from e
         try:
             with with_source_location(capture):

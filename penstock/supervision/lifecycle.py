@@ -87,9 +87,8 @@ class Driver(ABC):
         """Whether it is this app's; of two apps that declare one name it is whose it was."""
         return not self._broken_files or self._control.app_of(name) in (None, self.app)
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027
         """Open what all runs share, before any of them starts."""
-        return
 
     def warm_up(self, is_over: Callable[[], bool]) -> None:  # noqa: B027
         """Prepare what `open` made for the first work of the runs, until `is_over`, as a standby has time for that."""
@@ -111,13 +110,14 @@ class Driver(ABC):
         way. Must not take long."""
         return None
 
-    def health_check(self) -> None:
+    def health_check(self) -> None:  # noqa: B027
         """Return if the driver can work; an exception ends it."""
-        return
 
-    def close(self) -> None:
+    def rest(self, name: str, run: DriverRun) -> None:  # noqa: B027
+        """What is done at each look for a run that is neither wanted nor running."""
+
+    def close(self) -> None:  # noqa: B027
         """Give back what `open` made."""
-        return
 
     @classmethod
     def main(cls) -> int:
@@ -264,6 +264,8 @@ class Driver(ABC):
             elif run.running:
                 log.info("stream %s is not wanted any more", name)
                 self._stop(name, run)
+            else:
+                self.rest(name, run)
         return None
 
     def _stop(self, name: str, run: DriverRun) -> None:
@@ -276,7 +278,7 @@ class Driver(ABC):
     def _owns(self, name: str) -> bool:
         try:
             return self._leases.owns(name)
-        except LeaseLost as e:
+        except (LeaseLost, LeaseHeld) as e:
             self._die(str(e), LEASES_ELSEWHERE)
 
     def _report(self, *, keep: bool) -> None:
@@ -348,16 +350,14 @@ class Driver(ABC):
                 if not self._control.report_driver_alive(self.incarnation):
                     self._leave("it was given up", "asked")
                 self._report_resources()
-            except LeaseLost as e:
-                if self._leaving.is_set():
-                    return
-                self._die(str(e), LEASES_ELSEWHERE)
             except ControlError as e:
                 # No driver can take the leases meanwhile, and the broker fences older writers.
                 log.warning("leases cannot be renewed, going on: %s", e)
             except Exception as e:
                 if self._leaving.is_set():
                     return
+                if isinstance(e, LeaseLost):
+                    self._die(str(e), LEASES_ELSEWHERE)
                 # Without a keeper it would write on under leases that run out.
                 log.exception("the leases of %s can be kept no more", self.app)
                 self._die(f"its leases can be kept no more: {type(e).__name__}", 1)

@@ -24,6 +24,7 @@ class ThreadRun(ABC):
         self.offsets: dict[str, dict[int, int]] = {}
         self._thread_name, self._stop_timeout = name, stop_timeout
         self._thread: threading.Thread | None = None
+        self._stopped_threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self._rate = (time.monotonic(), figures.rows_in)
 
@@ -34,6 +35,12 @@ class ThreadRun(ABC):
     @property
     def active(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is at work: a thread that was stopped may still be in a call."""
+        self._stopped_threads = [thread for thread in self._stopped_threads if thread.is_alive()]
+        return self._thread is None and not self._stopped_threads
 
     def start(self) -> None:
         """Start the thread."""
@@ -48,6 +55,7 @@ class ThreadRun(ABC):
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(self._stop_timeout)
+            self._stopped_threads.append(self._thread)
             self._thread = None
         self.figures.state, self.figures.rows_per_s = "stopped", 0.0
 
