@@ -23,14 +23,13 @@ from penstock.engine.faults.data_loss import InputCheck
 from penstock.engine.faults.poison import PoisonRecords
 from penstock.engine.faults.poison_search import PoisonSearch
 from penstock.engine.jvm.bridge import BatchExecution, fair_turn
-from penstock.engine.operations.reset import Reset, activate_reset
+from penstock.engine.operations.reset import Reset, activate_reset, follow_topics
 from penstock.engine.query.encode import encode_rows, split_by_output
 from penstock.engine.query.heartbeat_batches import HeartbeatBatches
 from penstock.engine.query.upstream import UpstreamProgress, open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.state.fold_store import fold_store
 from penstock.errors import Blocked, LeaseLost
-from penstock.kafka.admin import admin, topic_ids
 from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
 
@@ -151,10 +150,10 @@ class BatchCommitter:
         for store in self._stores.stores:
             if self._takes_dead_letters(store):
                 self._tables.load_progress(store.marker)
-        reset = activate_reset(self._checkpoint, self.committed)
-        self.reset = reset and reset.of(topic_ids(admin(self._bootstrap), reset.ids, self._bootstrap))
+        self.reset = activate_reset(self._checkpoint, self.committed)
         self._recover_checkpoint()
         ids = self._skip_lost_offsets()
+        self.reset = self.reset and follow_topics(self.reset, self._checkpoint, self._bootstrap, ids)
         split = self._splitter.split_planned_batch(self.committed)
         corrupt = self._poison.restart(self.reset, split, self._splitter.unreadable_record)
         self._rejects = RejectFinder(self._stream, self._spark, self._bootstrap, self.excluded, self.reset, ids)
@@ -351,7 +350,7 @@ class BatchCommitter:
         Offsets go into the markers first, plans and topic ids last: a driver that dies in between finds the loss
         again, or a marker without plans. By its plans a batch that is written is known, so each start restores them.
         """
-        changes = self._inputs.check_at_start(self.committed)
+        changes = self._inputs.check_at_start(self.committed, self.reset.ids if self.reset else {})
         if changes.gone or changes.logs:
             self._poison.forget(changes)
             self._splitter.forget(changes)

@@ -97,6 +97,7 @@ class InputCheck:
         self._stream, self._bootstrap, self._checkpoint, self._book = stream, bootstrap, checkpoint, book
         self._starts: TopicOffsets = {}
         self._ids: TopicIds = {}
+        self._ids_at_start: TopicIds = {}
 
     def check_topics_exist(self) -> None:
         """Name the missing topics: Spark's source would wait for them, and the broker might create an output."""
@@ -124,14 +125,20 @@ class InputCheck:
             f"`penstock streams go-on {self._stream.name}` then reads them from their first records",
         )
 
-    def check_at_start(self, mark: CommitMarker) -> InputChanges:
-        """How to continue after the gaps before the next offsets; Blocked if a gap may not be skipped."""
+    def check_at_start(self, mark: CommitMarker, first_ids: TopicIds) -> InputChanges:
+        """How to continue after the gaps before the next offsets; Blocked if a gap may not be skipped.
+
+        Args:
+            mark: The marker of the last batch that is written.
+            first_ids: The ids of the topics that the query's first offsets are of: until its own marker says them.
+        """
         starts, ends = self._checkpoint.pending_offsets()
-        known_ids = mark.topic_ids if mark.query == self._checkpoint.query_id else {}
+        known_ids = mark.topic_ids if mark.query == self._checkpoint.query_id else first_ids
         # The marker may name a topic that the checkpoint has forgotten.
         logs, gaps = self._look(starts, ends, known_ids, [topic for topic in known_ids if self._readers(topic)])
         self._decide(gaps, at_start=True)
         self._note_passed(gaps)
+        self._ids_at_start = logs.ids
         replaced = frozenset(gap.topic for gap in gaps if gap.kind in ("recreated", "deleted"))
         partitions = [(gap.topic, gap.partition) for gap in gaps if gap.kind in ("removed", "cut")]
         tables = {table.source for table in self._stream.tables.values()}
@@ -141,7 +148,7 @@ class InputCheck:
     def check_before(self, batch: PlannedBatch, mark: CommitMarker, query: str) -> dict[str, str]:
         """Check before a batch is read; the ids of its topics. DeclarationError if the query must start again."""
         # A marker of another query says nothing of what this one read.
-        self._starts, self._ids = batch.starts, mark.topic_ids if mark.query == query else {}
+        self._starts, self._ids = batch.starts, mark.topic_ids if mark.query == query else self._ids_at_start
         return self._pass(batch)
 
     def check_after(self, batch: PlannedBatch) -> None:

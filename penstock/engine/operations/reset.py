@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Blocked
+from penstock.kafka.admin import admin, topic_ids
 
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import Checkpoint
@@ -73,11 +74,12 @@ class Reset:
         return cls(**fields | {"earlier": tuple(map(tuple, fields.get("earlier", ())))})
 
     def of(self, ids: Mapping[str, str]) -> Reset:
-        """The reset without topics that were recreated since. ids: the present ids."""
+        """The reset of the present topics, without offsets of those that were recreated since. ids: the present ids."""
         starts, below = (
             {t: p for t, p in of.items() if ids.get(t) == self.ids.get(t)} for of in (self.starts, self.processed)
         )
-        return replace(self, starts=starts, processed=below)
+        now = {t: ids[t] for t in self.ids if t in ids}
+        return replace(self, starts=starts, processed=below, ids=now)
 
     @property
     def recomputes(self) -> tuple[str, int | None]:
@@ -112,6 +114,24 @@ def activate_reset(checkpoint: Checkpoint, mark: CommitMarker) -> Reset | None:
         log.warning("%s %s; the old checkpoint is in %s.before", checkpoint.path, action, checkpoint.path)
     text = checkpoint.active_reset()
     return None if text is None else _parse(text, checkpoint.path)
+
+
+def follow_topics(reset: Reset, checkpoint: Checkpoint, bootstrap: str, ids: Mapping[str, str]) -> Reset:
+    """The active reset of the present topics, which the checkpoint keeps from now on.
+
+    Until the first batch is written, its ids say which topics the checkpoint's offsets are of. So they change only when
+    the checkpoint has no offsets of older ones. The query must not run.
+
+    Args:
+        reset: The reset.
+        checkpoint: The checkpoint that began with it.
+        bootstrap: The brokers.
+        ids: The ids of the topics that the checkpoint has offsets of.
+    """
+    now = reset.of({**topic_ids(admin(bootstrap), reset.ids, bootstrap), **ids})
+    if now != reset:
+        checkpoint.begin_with(now.text())
+    return now
 
 
 def resets_of(mark: CommitMarker) -> list[tuple[str, int | None, int]]:

@@ -18,9 +18,10 @@ from penstock.control import ProgressRow
 from penstock.control.repositories.data_loss import DataLoss, InMemoryDataLossLog
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
-from penstock.engine.commit.delivery import OutputStore
+from penstock.engine.commit.delivery import BatchDelivery, OutputStore
 from penstock.engine.faults.batch_splitting import SplitLevel, SplitState
 from penstock.engine.jvm import bridge
+from penstock.engine.operations.reset import Reset
 from penstock.engine.query.encode import split_by_output
 from penstock.engine.query.source import RecordPosition
 from penstock.engine.query.stream_run import StreamRun
@@ -249,6 +250,38 @@ def test_a_batch_that_is_written_and_not_committed_is_not_written_again_behind_a
     finally:
         run.stop()
     assert [gap.records for gap in book.passed["gaps"]] == [1]
+
+
+@pytest.mark.parametrize("planned", [True, False], ids=["its first batch is planned", "nothing is planned"])
+def test_a_topic_recreated_before_the_first_batch_of_a_reset_is_read_from_its_first_record(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: bool
+) -> None:
+    has_read(CONTINUES, spark, bootstrap, tmp_path, 1, 2, 3)
+    ids = topic_ids(admin(bootstrap), [EVENTS.name], bootstrap)
+    Checkpoint(spark, str(tmp_path), "gaps").request_reset(Reset({EVENTS.name: {0: 3}}, ids=ids).text())
+    send(bootstrap, events(4))
+    book = InMemoryDataLossLog()
+
+    def failing() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(BatchDelivery, "deliver", lambda *_: (_ for _ in ()).throw(BrokerError("no answer")))
+            row = ProgressRow("gaps", "tests", "i")
+            run = StreamRun(stream(CONTINUES), spark, bootstrap, str(tmp_path), row, book)
+            try:
+                wait_until(lambda: tended(run.reconcile, lambda: row.state == "failing"), 60)
+            finally:
+                run.stop()
+
+    if planned:
+        failing()
+    made_again(bootstrap, *range(10, 25))
+    if not planned:
+        failing()
+    with running(stream(CONTINUES), spark, bootstrap, tmp_path, book) as run:
+        wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap)[-1] == 24), 60)
+    assert seen(bootstrap) == [1, 2, 3, *range(10, 25)]
+    # What is planned of a topic that was recreated before is no loss.
+    assert [gap.kind for gap in book.passed.get("gaps", [])] == ["recreated"] * planned
 
 
 def test_a_recreated_topic_is_not_read_in_the_pieces_of_the_old_one(
