@@ -178,9 +178,9 @@ class Runs:
             checkpoint.request_reset(plan.reset.text())
         return {"against": plan.objections, "again": plan.reread}
 
-    def dies(self, stream: Stream, root: str, moves: int) -> dict[str, Any]:
-        """A start that ends when so many folders were moved."""
-        move, left = hadoop_fs.HadoopFolder.move, [moves]
+    def dies(self, stream: Stream, root: str, moves: float) -> dict[str, Any]:
+        """A start that ends when so many folders were moved; with half a move, when a part of the folder is deleted."""
+        move, delete, left = hadoop_fs.HadoopFolder.move, hadoop_fs.HadoopFolder.delete_folder, [moves]
 
         def moved(folder: hadoop_fs.HadoopFolder, to: str) -> None:
             if not left[0]:
@@ -188,9 +188,16 @@ class Runs:
             left[0] -= 1
             move(folder, to)
 
+        def deleted(folder: hadoop_fs.HadoopFolder, name: str = "metadata") -> None:
+            delete(folder, name)
+            raise RuntimeError("killed")
+
         run = self._run(stream, root)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hadoop_fs.HadoopFolder, "move", moved)
+            if moves % 1:
+                patch.setattr(hadoop_fs.HadoopFolder, "remove", deleted)
+                patch.setattr(hadoop_fs.HadoopFolder, "delete_folder", deleted)
             try:
                 run.start()
             except RuntimeError as e:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Concurrent requests to an object store.
 PARALLEL_COPIES = 8
+# A file of a folder that is copied whole and is being deleted: it names the copy, and is deleted last.
+COPIED = "penstock-copied"
 
 
 class HadoopFolder:
@@ -46,14 +48,28 @@ class HadoopFolder:
         return bool(self._fs.exists(self._folder))
 
     def move(self, to: str) -> None:
-        """Move the folder to a sibling path, and replace what is there; an object store copies, then deletes it."""
+        """Move the folder to a sibling path, and replace what is there.
+
+        An object store copies it, then deletes it. A move that was interrupted must be repeated; it never replaces a
+        whole copy by what was not deleted yet.
+        """
+        if self._far and self.read_verified(COPIED) == to:
+            self._delete_copied()
+            return
         target = self._path_of(to)
         self._fs.delete(target, True)
         if self._far:
             self._copy(to)
-            self.remove()
+            self.replace(COPIED, to)
+            self._delete_copied()
         elif not self._fs.rename(self._folder, target):
             raise OSError(f"{self._folder.toString()} could not be moved to {to}")
+
+    def _delete_copied(self) -> None:
+        for name in self.list_names("."):
+            if name != COPIED:
+                self.delete_folder(name)
+        self.remove()
 
     def _copy(self, to: str) -> None:
         # Hadoop's client would also copy empty folders, which have no ETag in a store that keeps objects in files.

@@ -178,9 +178,9 @@ AGAIN = {"each": [1, 2, 3, 4], "counts": [3, 4], "sums": [6, 10]}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dies", [None, 0, 1, "copied"])
+@pytest.mark.parametrize("dies", [None, 0, 0.5, 1, "copied"])
 @pytest.mark.parametrize("stream", STREAMS)
-def test_a_reset_is_completed_after_a_crash_at_any_step(place: Place, stream: str, dies: int | str | None) -> None:
+def test_a_reset_is_completed_after_a_crash_at_any_step(place: Place, stream: str, dies: float | str | None) -> None:
     """Nothing is moved by one request: what is to be moved is copied, then deleted."""
     place.three_batches(stream)
     was = place.below(f"here/{stream}/")
