@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -282,6 +283,23 @@ def test_a_topic_recreated_before_the_first_batch_of_a_reset_is_read_from_its_fi
     assert seen(bootstrap) == [1, 2, 3, *range(10, 25)]
     # What is planned of a topic that was recreated before is no loss.
     assert [gap.kind for gap in book.passed.get("gaps", [])] == ["recreated"] * planned
+
+
+def test_a_topic_recreated_between_a_cut_and_the_first_batch_is_read_from_its_first_record(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    has_read(CONTINUES, spark, bootstrap, tmp_path, 1, 2, 3)
+    checkpoint = Checkpoint(spark, str(tmp_path), "gaps")
+    ids = topic_ids(admin(bootstrap), [EVENTS.name], bootstrap)
+    continues = (checkpoint.query_id, checkpoint.last_commit)
+    for name in ("metadata", ".metadata.crc"):
+        (tmp_path / "gaps" / name).unlink()
+    (tmp_path / "gaps/metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    checkpoint.begin_with(Reset({EVENTS.name: {0: 3}}, ids=ids, rebuilt=True, continues=continues).text())
+    made_again(bootstrap, *range(10, 25))
+    with running(stream(CONTINUES), spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap)[-1] == 24), 60)
+    assert seen(bootstrap) == [1, 2, 3, *range(10, 25)]
 
 
 def test_a_recreated_topic_is_not_read_in_the_pieces_of_the_old_one(
