@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_va
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
-    PyprojectTomlConfigSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
@@ -23,6 +22,7 @@ from penstock.settings.kafka import KafkaSettings
 from penstock.settings.masks import KEY_HINT, MaskSettings, decode_key, texts_of_keys
 from penstock.settings.monitoring import MonitoringSettings
 from penstock.settings.project import find_project, table_of
+from penstock.settings.sources import ProjectFile, Variables
 from penstock.settings.spark import SparkSettings, local_master_url
 from penstock.settings.stores import StoreSettings
 from penstock.settings.supervision import SupervisionSettings
@@ -86,7 +86,8 @@ class Settings(
         project = Path(os.environ.get("PENSTOCK_PROJECT") or find_project(LIBRARY))
         # Pydantic's reader of the same file would raise errors of its own.
         table_of(project)
-        file = PyprojectTomlConfigSettingsSource(settings_cls, project / "pyproject.toml")
+        file = ProjectFile(settings_cls, project / "pyproject.toml")
+        named = {**named, "env_settings": Variables(settings_cls)}
         return (*sources, *named.values(), file)
 
     @model_validator(mode="before")

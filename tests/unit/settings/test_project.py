@@ -41,6 +41,18 @@ def test_a_variable_names_another(shop: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (configured.project, configured.kafka_port) == (shop, 29092)
 
 
+@pytest.mark.parametrize("in_file", ["", "home = ''\n", "home = '/data'\n"])
+def test_an_empty_folder_is_one_that_is_not_set(shop: Path, monkeypatch: pytest.MonkeyPatch, in_file: str) -> None:
+    (shop / "pyproject.toml").write_text(f"[tool.penstock]\n{in_file}")
+    monkeypatch.chdir(shop / "jobs")
+    default = Settings()
+    for name in ("PROJECT", "HOME", "CACHE"):
+        monkeypatch.setenv(f"PENSTOCK_{name}", "")
+    configured = Settings()
+    assert (configured.project, configured.cache) == (shop, default.cache)
+    assert configured.home == (Path("/data") if "data" in in_file else shop / ".penstock")
+
+
 def test_elsewhere_it_is_the_checkout_or_the_current_folder(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shop.parent)
     assert Settings().project == LIBRARY
