@@ -28,7 +28,7 @@ from penstock.engine.checkpoint import file_managers, s3a
 from penstock.engine.jvm import java_classes
 from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import process, session
-from penstock.host.files import locked, make_private, owner_only
+from penstock.host.files import is_shared, locked, make_private, owner_only, remove_home
 from penstock.java import aot_cache, jar_sets, jars, runtime, spark_package
 from penstock.kafka.admin import ensure_topics
 from penstock.monitoring.collect.samples import RECEIPTS
@@ -41,6 +41,8 @@ from penstock.supervision import backends, launch
 
 GIB = 1024**3
 NEEDED_DISK = 3 * GIB
+LOCK = Path("run", "up.lock")
+"""The lock of starting and stopping, in the home."""
 DRAIN = 15.0
 """Seconds drivers get to end their batch when the platform goes down."""
 
@@ -167,7 +169,7 @@ class Platform:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Take the lock of starting and stopping."""
-        with locked(self.settings.home / "run" / "up.lock"):
+        with locked(self.settings.home / LOCK):
             yield
 
     def _check(self) -> str:
@@ -364,11 +366,15 @@ class Platform:
         return sessions - {os.getsid(0)}
 
     def clean(self, report: ProgressReporter) -> None:
-        """Stop everything and remove the data; downloads stay in the cache."""
-        home = self.settings.home.resolve()
-        if home in (Path.home(), Path("/"), self.settings.project) or home in self.settings.project.parents:
+        """Stop everything and remove the data. Downloads stay in the cache, and what is not Penstock's in the home."""
+        home, project = self.settings.home.resolve(), self.settings.project.resolve()
+        if home in (Path.home(), Path("/"), project) or home in project.parents:
             raise HostError("this folder is not Penstock's alone, so it is not removed", got=home)
+        if home.exists() and is_shared(home) and not (home / LOCK).exists():
+            hint = "let PENSTOCK_HOME name the home of the platform"
+            raise HostError("no platform was started in this folder, so nothing of it is removed", got=home, hint=hint)
         self.down(report)
         if home.exists():
-            with report.step(f"Removing {home}"):
-                shutil.rmtree(home)
+            with report.step(f"Removing {home}") as step:
+                if others := remove_home(home):
+                    step.say(f"left, as it is not Penstock's: {', '.join(others)}")

@@ -100,8 +100,7 @@ def make_private(home: Path) -> None:
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = home.stat()
-    shared = any(path.name not in HOME_ENTRIES for path in home.iterdir())
-    if not status.st_mode & 0o077 or status.st_uid != os.geteuid() or shared:
+    if not status.st_mode & 0o077 or status.st_uid != os.geteuid() or is_shared(home):
         return
     # Closed last, so that a walk that was cut off is made again.
     for folder, _, names in os.walk(home, topdown=False):
@@ -110,6 +109,26 @@ def make_private(home: Path) -> None:
                 mode = path.lstat().st_mode
                 if not stat.S_ISLNK(mode) and mode & 0o077:
                     path.chmod(stat.S_IMODE(mode) & 0o700)
+
+
+def is_shared(home: Path) -> bool:
+    """Whether a home has other entries than those of a home."""
+    return any(path.name not in HOME_ENTRIES for path in home.iterdir())
+
+
+def remove_home(home: Path) -> list[str]:
+    """Remove the entries of a home, and the home unless it has others; returns the names of those."""
+    others = []
+    for path in sorted(home.iterdir()):
+        if path.name not in HOME_ENTRIES:
+            others.append(path.name)
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if not others:
+        home.rmdir()
+    return others
 
 
 def write_private(path: Path, text: str) -> None:

@@ -7,14 +7,16 @@ from contextlib import contextmanager
 
 
 class Silent:
-    """A report that keeps the titles of its steps."""
+    """A report that keeps the titles of its steps, and what they say."""
 
     def __init__(self) -> None:
         self.titles: list[str] = []
+        self.said: list[str] = []
 
     def tick(self, done: int, total: int) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Silent]:

@@ -117,6 +117,24 @@ def test_clean_removes_the_home_and_nothing_else(home: Path, monkeypatch: pytest
             Platform().clean(Silent())
 
 
+def test_clean_leaves_what_is_not_penstocks(home: Path, tmp_path: Path) -> None:
+    (home / "notes.txt").write_text("of somebody else")
+    (home / "logs").mkdir()
+    with pytest.raises(HostError, match="no platform was started"):
+        Platform().clean(Silent())
+    assert {path.name for path in home.iterdir()} == {"notes.txt", "logs"}
+    (home / "run").mkdir()
+    (home / "run" / "up.lock").touch()
+    disk = tmp_path / "disk"
+    (disk / "stream").mkdir(parents=True)
+    (home / "checkpoints").symlink_to(disk)
+    report = Silent()
+    Platform().clean(report)
+    assert [path.name for path in home.iterdir()] == ["notes.txt"]
+    assert (disk / "stream").is_dir()
+    assert report.said[-1] == "left, as it is not Penstock's: notes.txt"
+
+
 def test_one_process_creates_javas_cache_and_down_ends_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands, spawn = [], process.spawn
 
