@@ -5,9 +5,10 @@ import sysconfig
 from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
+from urllib.parse import urlparse
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -26,6 +27,7 @@ from penstock.settings.sources import ProjectFile, Variables
 from penstock.settings.spark import SparkSettings, local_master_url
 from penstock.settings.stores import StoreSettings
 from penstock.settings.supervision import SupervisionSettings
+from penstock.settings.types import Folder
 from penstock.settings.views import ViewSettings
 
 SECRETS = "PENSTOCK_SECRETS_DIR"
@@ -58,14 +60,14 @@ class Settings(
         env_prefix="PENSTOCK_", frozen=True, pyproject_toml_table_header=("tool", "penstock")
     )
 
-    project: Annotated[Path, AfterValidator(Path.absolute)] = Field(
+    project: Folder = Field(
         default_factory=lambda: find_project(LIBRARY), description="folder that holds jobs/, sql/ and dags/"
     )
-    home: Annotated[Path, AfterValidator(Path.absolute)] = Field(
+    home: Folder = Field(
         default_factory=lambda data: data["project"] / ".penstock",
         description="folder of data, logs and checkpoints of this machine",
     )
-    cache: Path = Field(
+    cache: Folder = Field(
         Path.home() / ".cache" / "penstock", description="folder of downloaded jars and binaries, shared by checkouts"
     )
     environment: str = Field("local", description="field `environment` of the receipts that the meter writes")
@@ -86,7 +88,7 @@ class Settings(
         project = Path(os.environ.get("PENSTOCK_PROJECT") or find_project(LIBRARY))
         # Pydantic's reader of the same file would raise errors of its own.
         table_of(project)
-        file = ProjectFile(settings_cls, project / "pyproject.toml")
+        file = ProjectFile(settings_cls, project.resolve())
         named = {**named, "env_settings": Variables(settings_cls)}
         return (*sources, *named.values(), file)
 
@@ -222,6 +224,12 @@ class Settings(
     @property
     def checkpoint_root(self) -> str:
         return self.checkpoints or str(self.home / "checkpoints")
+
+    @property
+    def checkpoint_folder(self) -> Path | None:
+        """The folder of checkpoints; None if they are in a store."""
+        url = urlparse(self.checkpoint_root)
+        return Path(url.path) if url.scheme in ("", "file") else None
 
     @property
     def logs(self) -> Path:

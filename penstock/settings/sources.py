@@ -2,9 +2,12 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource, PyprojectTomlConfigSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource, PyprojectTomlConfigSettingsSource
+
+from penstock.settings.types import PATH
 
 
 class Variables(EnvSettingsSource):
@@ -16,15 +19,28 @@ class Variables(EnvSettingsSource):
 
 
 class ProjectFile(PyprojectTomlConfigSettingsSource):
-    """The table `tool.penstock` of the project's pyproject.toml. An empty folder in it is not set."""
+    """The table `tool.penstock` of the project's pyproject.toml.
+
+    A relative path in it begins at the project's folder, whatever the current one is. An empty folder is not set.
+    """
+
+    def __init__(self, settings_cls: type[BaseSettings], project: Path) -> None:
+        super().__init__(settings_cls, project / "pyproject.toml")
+        self._project = project
 
     def __call__(self) -> dict[str, Any]:
         fields = self.settings_cls.model_fields
         return {
-            name: value
+            name: self._located(value) if name in fields and PATH in fields[name].metadata else value
             for name, value in super().__call__().items()
             if name not in fields or not is_no_folder(fields[name], value)
         }
+
+    def _located(self, path: object) -> object:
+        """A path from the project's folder on. Checkpoints may be at a URL."""
+        if not isinstance(path, str) or not path or urlparse(path).scheme:
+            return path
+        return str(self._project / path)
 
 
 def is_no_folder(field: FieldInfo, value: object) -> bool:

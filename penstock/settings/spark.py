@@ -6,7 +6,7 @@ from urllib.parse import urlparse
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from penstock.settings.types import MEMORY, Absolute
+from penstock.settings.types import MEMORY, PATH, Absolute, absolute
 
 
 def _checkpoint_root(location: str) -> str:
@@ -15,6 +15,8 @@ def _checkpoint_root(location: str) -> str:
         raise ValueError("use s3a:// for an object store")
     if url.scheme == "s3a" and not url.netloc:
         raise ValueError("name a bucket: s3a://bucket/path")
+    if url.scheme in ("", "file"):
+        absolute(url.netloc + url.path)
     return location
 
 
@@ -47,7 +49,7 @@ def executors_here(master: str) -> bool:
 class SparkSettings(BaseModel):
     """Spark's master, executors, drivers and checkpoints."""
 
-    checkpoints: Annotated[str, AfterValidator(_checkpoint_root)] = Field(
+    checkpoints: Annotated[str, AfterValidator(_checkpoint_root), PATH] = Field(
         "",
         description="folder of checkpoints, or `s3a://bucket/path` in the object store; empty: `checkpoints` in the "
         "home",

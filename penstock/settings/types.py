@@ -4,7 +4,7 @@ import re
 import ssl
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -16,14 +16,21 @@ def _seconds(value: object) -> object:
     return float(value) if isinstance(value, str) and re.fullmatch(r"\s*\d{1,12}(\.\d*)?\s*", value) else value
 
 
-def _absolute(path: str) -> str:
-    if path and not Path(path).is_absolute():
+PATH = "path"
+"""Marks settings that are paths. In a project's pyproject.toml they may begin at its folder."""
+
+_Location = TypeVar("_Location", str, Path)
+
+
+def absolute(path: _Location) -> _Location:
+    """The same path. ValueError if it would mean another place in each process."""
+    if str(path) and not Path(path).is_absolute():
         raise ValueError("servers and drivers run in folders of their own: give the whole path")
     return path
 
 
 def _authority(path: str) -> str:
-    if _absolute(path):
+    if absolute(path):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
         except OSError as e:
@@ -31,9 +38,10 @@ def _authority(path: str) -> str:
     return path
 
 
-Absolute = Annotated[str, AfterValidator(_absolute)]
+Absolute = Annotated[str, AfterValidator(absolute), PATH]
 """A path; empty for none."""
-Authority = Annotated[str, AfterValidator(_authority)]
+Folder = Annotated[Path, AfterValidator(absolute), PATH]
+Authority = Annotated[str, AfterValidator(_authority), PATH]
 """The path of a CA's certificates; empty for none."""
 Duration = Annotated[timedelta, BeforeValidator(_seconds)]
 """ISO 8601 (`PT25M`) or seconds. pydantic accepts seconds as numbers only, not as text."""

@@ -140,7 +140,7 @@ def _project_paths(project: Path, walk: Callable[..., Walk] = files.walk) -> Ite
     walk: `files.walk`, which fails at a folder that cannot be listed, or `os.walk`, which passes over it.
     """
     s, library = settings(), LIBRARY / "penstock"
-    others = {path.resolve() for path in (s.home, s.cache, library)}
+    others = {path.resolve() for path in (s.home, s.cache, s.checkpoint_folder, library) if path}
     at_top = (*EXCLUDED, *EXCLUDED_AT_TOP, *(files.HOME_ENTRIES if s.home.resolve() == project.resolve() else ()))
     for folder, names, file_names in walk(project, followlinks=True):
         here = Path(folder)

@@ -135,7 +135,10 @@ def environment(project: Path | None = None) -> dict[str, str]:
         PYSPARK_PYTHON=s.worker_python,
         PYSPARK_DRIVER_PYTHON=str(python),
         PENSTOCK_PROJECT=str(code),
+        # As this process has them: in a released pyproject.toml they may be others, and relative to the release.
         PENSTOCK_HOME=str(s.home),
+        PENSTOCK_CACHE=str(s.cache),
+        PENSTOCK_CHECKPOINTS=s.checkpoints,
         JAVA_HOME=str(runtime.find().home),
     )
     if executors_here(s.spark_master):

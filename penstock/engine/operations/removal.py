@@ -142,9 +142,8 @@ def folders(name: str) -> Mapping[str, Callable[[], None]]:
 
 def _local_checkpoints() -> set[str]:
     """Names of streams that have a checkpoint on this host's disk."""
-    url = urlparse(settings().checkpoint_root)
-    root = Path(url.path)
-    if url.scheme not in ("", "file") or not root.is_dir():
+    root = settings().checkpoint_folder
+    if root is None or not root.is_dir():
         return set()
     names = [path.name for path in root.iterdir() if path.is_dir() and path.name != "previews"]
     return {name for name in names if not name.endswith(SUFFIXES[1:])}

@@ -36,7 +36,7 @@ def test_it_is_the_nearest_folder_that_says_so(shop: Path, monkeypatch: pytest.M
 
 def test_a_variable_names_another(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shop.parent)
-    monkeypatch.setenv("PENSTOCK_PROJECT", "shop")
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(shop))
     configured = Settings()
     assert (configured.project, configured.kafka_port) == (shop, 29092)
 
@@ -51,6 +51,37 @@ def test_an_empty_folder_is_one_that_is_not_set(shop: Path, monkeypatch: pytest.
     configured = Settings()
     assert (configured.project, configured.cache) == (shop, default.cache)
     assert configured.home == (Path("/data") if "data" in in_file else shop / ".penstock")
+
+
+def test_a_relative_path_in_the_file_begins_at_the_project(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["home = 'data'", "cache = '../jars'", "checkpoints = 'ck'", "executor_template = 'pod.yaml'"]
+    (shop / "pyproject.toml").write_text("\n".join(["[tool.penstock]", *lines]))
+    monkeypatch.chdir(shop / "jobs")
+    configured = Settings()
+    assert (configured.home, configured.cache) == (shop / "data", shop / "../jars")
+    assert configured.checkpoint_root == str(shop / "ck")
+    assert configured.executor_template == str(shop / "pod.yaml")
+
+
+@pytest.mark.parametrize("place", ["s3a://bucket/ck", "file:///ck", "/ck", ""])
+def test_a_whole_path_and_a_url_in_the_file_are_as_they_are(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (shop / "pyproject.toml").write_text(f"[tool.penstock]\ncheckpoints = '{place}'")
+    monkeypatch.chdir(shop)
+    assert Settings().checkpoints == place
+
+
+@pytest.mark.parametrize("name", ["PROJECT", "HOME", "CACHE", "CHECKPOINTS", "EXECUTOR_TEMPLATE", "CONTROL_CA"])
+@pytest.mark.parametrize("path", ["ck", "./ck"])
+def test_a_relative_path_in_a_variable_is_refused(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, name: str, path: str
+) -> None:
+    monkeypatch.chdir(shop)
+    monkeypatch.setenv(f"PENSTOCK_{name}", path)
+    settings.cache_clear()
+    with pytest.raises(SettingError, match=f"PENSTOCK_{name}: .*give the whole path"):
+        settings()
 
 
 def test_elsewhere_it_is_the_checkout_or_the_current_folder(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

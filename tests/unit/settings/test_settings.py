@@ -94,6 +94,11 @@ INVALID_COMBINATIONS: dict[str, tuple[dict[str, str], str]] = {
         "are no certificate and its key, as PEM files: No such file",
     ),
     "relative path": ({"KAFKA_CA": "ca.pem"}, "PENSTOCK_KAFKA_CA: servers and drivers run in folders of their own"),
+    "relative URL": (
+        {"CHECKPOINTS": "file:ck"},
+        "PENSTOCK_CHECKPOINTS: servers and drivers run in folders of their own",
+    ),
+    "host in URL": ({"CHECKPOINTS": "file://ck/a"}, "PENSTOCK_CHECKPOINTS: servers and drivers run in folders of"),
     "embedded database": ({"CONTROL_CA": certifi.where()}, "PENSTOCK_CONTROL_CA is for an external database"),
     "relative folder": ({"SECRETS_DIR": "secrets"}, "give the whole path of the folder with the secrets"),
     "folder": ({"SECRETS_DIR": "/nowhere"}, "PENSTOCK_SECRETS_DIR is not a folder; got: /nowhere"),

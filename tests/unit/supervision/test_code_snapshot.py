@@ -58,10 +58,11 @@ def test_a_snapshot_has_what_streams_may_read(project: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("variable", ["PENSTOCK_HOME", "PENSTOCK_CACHE", "PENSTOCK_CHECKPOINTS"])
 def test_a_home_in_the_project_is_not_code(
-    project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    variable: str, project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_HOME", str(project / "var"))
+    monkeypatch.setenv(variable, str(project / "var"))
     settings.cache_clear()
     request.addfinalizer(settings.cache_clear)
     before = disk_digest(project)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.settings import settings
+from penstock.settings import Settings, settings
 from penstock.supervision import launch
 
 
@@ -30,3 +30,21 @@ def test_a_release_is_run_without_the_folders_of_the_project(
     paths = launch.environment(code)["PYTHONPATH"].split(os.pathsep)
     own = [path for path in paths if Path(path).is_relative_to(tmp_path)]
     assert own == [str(code), str(code / "src"), str(tmp_path / "other")]
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("home")
+def test_a_release_has_the_places_of_its_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path in the released pyproject.toml would begin at the folder of the release."""
+    code, project = tmp_path / "code", tmp_path / "project"
+    for folder in (code, project):
+        folder.mkdir()
+        (folder / "pyproject.toml").write_text("[tool.penstock]\ncheckpoints = 'ck'\n")
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(project))
+    settings.cache_clear()
+    places = {name: value for name, value in launch.environment(code).items() if name.startswith("PENSTOCK_")}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    launcher, driver = settings(), Settings()
+    assert driver.project == code
+    assert (driver.home, driver.cache, driver.checkpoints) == (launcher.home, launcher.cache, str(project / "ck"))
