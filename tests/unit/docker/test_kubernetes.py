@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,25 @@ def test_what_the_pod_shares_is_what_one_machine_shares() -> None:
         m["mountPath"] for c in containers().values() for m in c["volumeMounts"] if m["name"] == "checkpoints"
     }
     assert checkpoints == {"/var/lib/penstock/checkpoints"}
+
+
+def test_the_first_container_makes_the_folders_that_a_new_volume_lacks(tmp_path: Path) -> None:
+    stubs, file = tmp_path / "stubs", tmp_path / "home" / "airflow" / "passwords.json"
+    stubs.mkdir()
+    file.parent.parent.mkdir()
+    for name in ("airflow", "penstock"):
+        (stubs / name).write_text("#!/bin/sh\n")
+        (stubs / name).chmod(0o755)
+    (stubs / "python").symlink_to(sys.executable)
+    env = {
+        "PATH": f"{stubs}:{os.environ['PATH']}", "AIRFLOW_ADMIN_PASSWORD": "x",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(file),
+    }  # fmt: skip
+    for _ in range(2):
+        done = subprocess.run(["sh", DOCKER / "init.sh"], env=env, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(file.read_text()) == {"admin": "x"}
+        assert file.stat().st_mode & 0o077 == 0
 
 
 # Images, commands, probes
