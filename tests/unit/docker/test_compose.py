@@ -162,6 +162,9 @@ def test_airflow_is_set_up_as_on_one_machine(tmp_path: Path) -> None:
     }
     assert found["core", "dags_folder"] == f"{IN_IMAGE}dags"
     assert found["core", "plugins_folder"] == f"{IN_IMAGE}plugins"
+    # The file lies elsewhere, and is used in the same way.
+    database = ("database", "sql_alchemy_conn")
+    assert urlsplit(found[database]).query == urlsplit(wanted[database]).query
 
 
 def test_the_broker_is_set_up_as_on_one_machine(tmp_path: Path) -> None:

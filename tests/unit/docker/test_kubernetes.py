@@ -29,8 +29,8 @@ MANIFESTS = DOCKER / "kubernetes"
 VERSIONS = ("1.33", "1.37")
 TEMPLATE = "executor.yaml"
 SECRET = re.compile(r"(?i)password|secret|token|fernet_key|_key$|url$|^AIRFLOW_CONN_")
-# What compose.yaml has of Airflow's, and a pod elsewhere: whatever is reached by another name or lies in another place.
-OTHERWISE = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__API__BASE_URL"}
+# What compose.yaml has of Airflow's, and a pod elsewhere: whatever is reached by another name.
+OTHERWISE = {"AIRFLOW__API__BASE_URL"}
 
 
 def documents(name: str) -> list[Any]:
