@@ -16,6 +16,7 @@ from penstock.cli import load
 from penstock.engine.state.fold_check import check_folds_of_topics
 from penstock.model.sql import stream_file
 from penstock.model.sql.stream_query import sql_stream
+from penstock.monitoring.health import UNHEALTHY_STATES
 from penstock.settings import PROJECT
 from penstock.streams import Topic
 
@@ -105,3 +106,9 @@ def test_files_named_in_the_docs_exist() -> None:
             if not there and path not in examples:
                 missing.append(f"{page.name}: {path}")
     assert missing == []
+
+
+def test_operations_names_the_states_for_which_status_fails() -> None:
+    text = (PROJECT / "docs" / "operations.md").read_text()
+    [named] = re.findall(r"whose desired state is on is ([\w, ]+)\. \|", text)
+    assert set(re.findall(r"\w+", named)) - {"or"} == UNHEALTHY_STATES
