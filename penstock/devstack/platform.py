@@ -43,8 +43,6 @@ GIB = 1024**3
 NEEDED_DISK = 3 * GIB
 LOCK = Path("run", "up.lock")
 """The lock of starting and stopping, in the home."""
-DRAIN = 15.0
-"""Seconds drivers get to end their batch when the platform goes down."""
 
 
 def as_running(configured: Settings) -> Settings:
@@ -342,7 +340,7 @@ class Platform:
             backends.terminate(row)
         if rows:
             say(f"{len(rows)} drivers end their batches")
-            process.wait_for(lambda: not any(backends.alive(row) for row in rows), DRAIN, 0.2)
+            process.wait_for(lambda: not any(backends.alive(row) for row in rows), self.settings.drain_timeout, 0.2)
         killed = [row for row in rows if backends.alive(row) and backends.kill(row)]
         for row in rows:
             with suppress(ControlError):

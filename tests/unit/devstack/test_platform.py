@@ -8,10 +8,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -28,7 +30,7 @@ from penstock.java import aot_cache
 from penstock.model.declaration import CAPTURES_APP
 from penstock.settings import PROJECT, settings
 from penstock.sinks.core import connections
-from penstock.supervision import launch
+from penstock.supervision import backends, launch
 from tests.chaos.projects import other_project
 from tests.support.reports import Silent
 from tests.support.wait import wait_until
@@ -186,6 +188,20 @@ def test_down_ends_drivers_the_database_does_not_know(app: str, home: Path, tmp_
         assert mine.wait(10) == -9
         assert other.poll() is None
         other.kill()
+
+
+def test_down_kills_drivers_after_the_time_that_is_set_for_draining(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, row = list[object](), SimpleNamespace(incarnation="i")
+    monkeypatch.setenv("PENSTOCK_DRAIN_TIMEOUT", "0.5")
+    settings.cache_clear()
+    monkeypatch.setattr(platform, "connect", lambda _: Mock(drivers=lambda: [row]))
+    monkeypatch.setattr(backends, "alive", lambda _: not killed)
+    monkeypatch.setattr(backends, "terminate", lambda _: None)
+    monkeypatch.setattr(backends, "kill", killed.append)
+    began = time.monotonic()
+    Platform().down(Silent())
+    assert killed == [row]
+    assert 0.5 <= time.monotonic() - began < 10
 
 
 def test_a_name_that_two_files_declare_is_told_and_not_waited_for(
