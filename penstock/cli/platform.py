@@ -237,10 +237,15 @@ def down() -> None:
 
 def clean(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False) -> None:
     """Stop the platform and remove all its data. Downloads stay in the cache."""
-    if not yes:
-        typer.confirm(f"Remove {settings().home} with all records, checkpoints and logs?", abort=True)
     with clear_errors():
-        Platform(as_running(settings())).clean(Steps(console()))
+        platform = Platform(as_running(settings()))
+    if not yes:
+        elsewhere = platform.checkpoints_elsewhere
+        data = "records and logs" if elsewhere else "records, checkpoints and logs"
+        stays = f" The checkpoints in {elsewhere} stay." if elsewhere else ""
+        typer.confirm(f"Remove {platform.settings.home} with all {data}?{stays}", abort=True)
+    with clear_errors():
+        platform.clean(Steps(console()))
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from penstock.engine.checkpoint import file_managers, s3a
 from penstock.engine.jvm import java_classes
 from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import process, session
-from penstock.host.files import is_shared, locked, make_private, owner_only, remove_home
+from penstock.host.files import HOME_ENTRIES, is_shared, locked, make_private, owner_only, remove_home
 from penstock.java import aot_cache, jar_sets, jars, runtime, spark_package
 from penstock.kafka.admin import ensure_topics
 from penstock.monitoring.collect.samples import RECEIPTS
@@ -36,6 +37,7 @@ from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import StateLimits
+from penstock.object_store.endpoint import LOCAL_SERVICE
 from penstock.settings import CLUSTER_MARK, Settings, settings
 from penstock.supervision import backends, launch
 
@@ -374,5 +376,23 @@ class Platform:
         self.down(report)
         if home.exists():
             with report.step(f"Removing {home}") as step:
-                if others := remove_home(home):
-                    step.say(f"left, as it is not Penstock's: {', '.join(others)}")
+                others = remove_home(home)
+                left = [f"{', '.join(others)}, as not Penstock's"] if others else []
+                if checkpoints := self.checkpoints_elsewhere:
+                    folder = self.settings.checkpoint_folder
+                    remedy = f"`rm -r {shlex.quote(str(folder))}`" if folder else "the store's own tools"
+                    left.append(
+                        f"the checkpoints in {checkpoints}; remove them by {remedy} before the next `penstock up`"
+                    )
+                if left:
+                    step.say(f"left: {'; '.join(left)}")
+
+    @property
+    def checkpoints_elsewhere(self) -> str:
+        """Where checkpoints are that `clean` does not remove; empty if there are none."""
+        home, folder = self.settings.home, self.settings.checkpoint_folder
+        if folder is None:
+            is_here = any(server.name == LOCAL_SERVICE for server in self.stores)
+        else:
+            is_here = not folder.exists() or any(folder.is_relative_to(home / name) for name in HOME_ENTRIES)
+        return "" if is_here else self.settings.checkpoint_root

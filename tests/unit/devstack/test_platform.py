@@ -28,7 +28,7 @@ from penstock.errors import DeclarationError, HostError
 from penstock.host import ports, process, session
 from penstock.java import aot_cache
 from penstock.model.declaration import CAPTURES_APP
-from penstock.settings import PROJECT, settings
+from penstock.settings import settings
 from penstock.sinks.core import connections
 from penstock.supervision import backends, launch
 from tests.chaos.projects import other_project
@@ -106,35 +106,6 @@ def test_down_without_a_platform_is_quiet(home: Path) -> None:
     home.rmdir() if not any(home.iterdir()) else shutil.rmtree(home)
     Platform().down(Silent())
     assert not home.exists()
-
-
-def test_clean_removes_the_home_and_nothing_else(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (home / "kafka").mkdir()
-    Platform().clean(Silent())
-    assert not home.exists()
-    for place in (PROJECT, PROJECT.parent, Path.home(), Path("/")):
-        monkeypatch.setenv("PENSTOCK_HOME", str(place))
-        settings.cache_clear()
-        with pytest.raises(HostError, match="not removed"):
-            Platform().clean(Silent())
-
-
-def test_clean_leaves_what_is_not_penstocks(home: Path, tmp_path: Path) -> None:
-    (home / "notes.txt").write_text("of somebody else")
-    (home / "logs").mkdir()
-    with pytest.raises(HostError, match="no platform was started"):
-        Platform().clean(Silent())
-    assert {path.name for path in home.iterdir()} == {"notes.txt", "logs"}
-    (home / "run").mkdir()
-    (home / "run" / "up.lock").touch()
-    disk = tmp_path / "disk"
-    (disk / "stream").mkdir(parents=True)
-    (home / "checkpoints").symlink_to(disk)
-    report = Silent()
-    Platform().clean(report)
-    assert [path.name for path in home.iterdir()] == ["notes.txt"]
-    assert (disk / "stream").is_dir()
-    assert report.said[-1] == "left, as it is not Penstock's: notes.txt"
 
 
 def test_one_process_creates_javas_cache_and_down_ends_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
