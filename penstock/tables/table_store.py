@@ -63,6 +63,7 @@ class TableManifest:
         loaded: whether the table was read to the end once.
         query: id of the query of `batch`.
         batch: the last batch for which the table was prepared.
+        plan: a digest of what that batch was planned to read.
         files_by_partition: oldest first.
         bad_records: invalid records that no batch has written yet, oldest first.
         unchanged_since: whether nothing was read since `complete_at`.
@@ -76,6 +77,7 @@ class TableManifest:
     loaded: bool = False
     query: str = ""
     batch: int = -1
+    plan: str = ""
     files_by_partition: Mapping[int, tuple[ArrowFile, ...]] = field(default_factory=dict)
     bad_records: tuple[BadRecords, ...] = ()
     unchanged_since: bool = False
@@ -185,12 +187,13 @@ class TableFiles:
                 )
             )
 
-    def mark_batch(self, query: str, batch: int, at: int) -> None:
+    def mark_batch(self, query: str, batch: int, plan: str, at: int) -> None:
         """Records that the table as it is belongs to a batch, read up to the end requested at `at`."""
         # Without fsync, as each batch does this, and the manifest before has the same files.
         with self._write_errors():
             self._replace_manifest(
-                replace(self.manifest, query=query, batch=batch, complete_at=at, unchanged_since=True), sync=False
+                replace(self.manifest, query=query, batch=batch, plan=plan, complete_at=at, unchanged_since=True),
+                sync=False,
             )
 
     def mark_loaded(self, at: int) -> None:

@@ -26,6 +26,7 @@ from penstock.engine.jvm.bridge import BatchExecution, fair_turn
 from penstock.engine.operations.reset import Reset, activate_reset, follow_topics
 from penstock.engine.query.encode import encode_rows, split_by_output
 from penstock.engine.query.heartbeat_batches import HeartbeatBatches
+from penstock.engine.query.tables import BatchIdentity
 from penstock.engine.query.upstream import UpstreamProgress, open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.state.fold_store import fold_store
@@ -206,12 +207,13 @@ class BatchCommitter:
         query = self._query()
         query_id = str(query.id)
         self._heartbeats.watch(query)
-        # 1. Make what the batch reads, its tables and its folds' state, that of this batch.
-        self._tables.advance(query_id, batch_id, self._stopping.is_set)
-        if self._upstream:
-            self._upstream.begin_batch()
         batch = self._checkpoint.batch(batch_id)
         pending = self._stores.pending(query_id, batch)
+        partly_written = len(pending) < len(self._stores.stores)
+        # 1. Make what the batch reads, its tables and its folds' state, that of this batch.
+        self._tables.advance(BatchIdentity.of(query_id, batch, is_written=partly_written), self._stopping.is_set)
+        if self._upstream:
+            self._upstream.begin_batch()
         self.folds.begin_batch(batch)
         if not pending:
             self._rerun_for_state(frame, batch, query)
@@ -220,7 +222,6 @@ class BatchCommitter:
         ids = self._inputs.check_before(batch, self.committed, query_id)
         self._rejects.index.update_topic_ids(ids)
         # 3. Compute the rows.
-        partly_written = len(pending) < len(self._stores.stores)
         computed = self._poison.watch(batch, frame.toArrow, self._stopping.is_set, written=partly_written)
         rows = CheckedRows.of(self._stream, split_by_output(self._stream, computed))
         if self.reset and self.reset.cut_batch == batch_id:

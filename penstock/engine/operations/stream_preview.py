@@ -29,7 +29,7 @@ from penstock.engine.operations.reset_plan import input_logs, start_offsets
 from penstock.engine.operations.stream_explanation import StreamExplanation
 from penstock.engine.query.encode import encode_rows, split_by_output
 from penstock.engine.query.spark_limits import clear_refusal
-from penstock.engine.query.tables import StreamTables
+from penstock.engine.query.tables import BatchIdentity, StreamTables
 from penstock.engine.query.upstream import open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.state import fold
@@ -197,7 +197,7 @@ class StreamPreview:
 
         def compute(rows: DataFrame, batch_id: int) -> None:
             query = next(query for query in spark.streams.active if query.name == stream.name)
-            tables.advance(str(query.id), batch_id, lambda: False)
+            tables.advance(BatchIdentity(str(query.id), batch_id), lambda: False)
             if upstream:
                 upstream.begin_batch()
             batch = checkpoint.batch(batch_id)

@@ -7,12 +7,13 @@ They wait in the table's folder until a batch's transaction has them, which the 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlparse
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from penstock.tables.topic_snapshot import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.model.input import Table
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
@@ -58,6 +60,26 @@ def tables_folder(root: str, stream: str) -> Path:
         )
     root_digest = hashlib.sha256(root.encode()).hexdigest()[:12]
     return settings().home / "tables" / root_digest / f"{stream}.tables"
+
+
+class BatchIdentity(NamedTuple):
+    """What a batch is known by.
+
+    Attributes:
+        query: The id of its query.
+        batch: Its number.
+        plan: A digest of what it reads: an offset log that lost its end plans other records under the same number.
+            Empty for a batch that a store has already, and which runs again with the tables that it had.
+    """
+
+    query: str
+    batch: int
+    plan: str = ""
+
+    @classmethod
+    def of(cls, query: str, batch: PlannedBatch, *, is_written: bool = False) -> BatchIdentity:
+        plan = hashlib.sha256(json.dumps(batch.ends, sort_keys=True).encode()).hexdigest()[:16]
+        return cls(query, batch.batch_id, "" if is_written else plan)
 
 
 class StreamTable:
@@ -120,18 +142,18 @@ class StreamTable:
             self._files.mark_loaded(now.at)
 
     def advance(
-        self, query: str, batch: int, stopped: Callable[[], bool], on_progress: Callable[[PartitionOffsets], None]
+        self, of: BatchIdentity, stopped: Callable[[], bool], on_progress: Callable[[PartitionOffsets], None]
     ) -> None:
         """Make the table that of a batch: as the topic is now, or as it was if the batch had it before."""
         manifest = self._files.manifest
-        if (manifest.query, manifest.batch) == (query, batch):
+        if (manifest.query, manifest.batch) == (of.query, of.batch) and of.plan in ("", manifest.plan):
             return
         now = take_snapshot(self.topic, self._bootstrap)
         if self._begin_again_if_needed(now):
             self.close()
             self._feed = TopicReader(self._table, self._bootstrap, self.next)
         self.catch_up(now, stopped, lambda: on_progress(now.ends))
-        self._files.mark_batch(query, batch, now.at)
+        self._files.mark_batch(of.query, of.batch, of.plan, now.at)
 
     def load_progress(self, mark: CommitMarker) -> None:
         """Learn from the commit marker of the last batch which dead letters are written."""
@@ -224,10 +246,10 @@ class StreamTables:
     def frames(self, spark: SparkSession) -> dict[str, DataFrame]:
         return {name: table.frame(spark) for name, table in self._tables.items()}
 
-    def advance(self, query: str, batch: int, stopped: Callable[[], bool]) -> None:
+    def advance(self, of: BatchIdentity, stopped: Callable[[], bool]) -> None:
         """Bring all tables up to date for a batch; for one that is run again, leave them as they were."""
         for name, table in self._tables.items():
-            table.advance(query, batch, stopped, lambda ends, name=name: self._report_progress({name: ends}))  # type: ignore[misc]
+            table.advance(of, stopped, lambda ends, name=name: self._report_progress({name: ends}))  # type: ignore[misc]
 
     def load_progress(self, mark: CommitMarker) -> None:
         """Learn which dead letters are written. mark: of the last batch in the store that takes dead letters."""

@@ -29,7 +29,7 @@ from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.operations.reset import Reset
 from penstock.engine.query.encode import encode_rows, split_by_output
 from penstock.engine.query.spark_limits import clear_refusal
-from penstock.engine.query.tables import StreamTables
+from penstock.engine.query.tables import BatchIdentity, StreamTables
 from penstock.engine.query.upstream import open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.replacement.archive_steps import ARCHIVE_STEP_RECORDS, ArchiveSteps, settle
@@ -307,11 +307,11 @@ class NewVersion:
     def _compute_batch(self, frame: DataFrame, batch_id: int) -> None:
         query = next(query for query in self._spark.streams.active if query.name == f"{self.stream.name} (new version)")
         query_id = str(query.id)
-        self._tables.advance(query_id, batch_id, lambda: False)
-        if self._upstream:
-            self._upstream.begin_batch()
         archived = self._archive_steps.batch if self._archive_steps and self._reads_archive else None
         batch = archived or self._checkpoint.batch(batch_id)
+        self._tables.advance(BatchIdentity.of(query_id, batch), lambda: False)
+        if self._upstream:
+            self._upstream.begin_batch()
         self._folds.begin_batch(batch)
         if not archived:
             self._inputs.check_before(batch, CommitMarker(query_id, -1, {}, self._start.ids), query_id)

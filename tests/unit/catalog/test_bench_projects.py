@@ -13,7 +13,7 @@ from tests.chaos.projects import other_project
 BENCH = PROJECT / "tests" / "bench"
 
 
-@pytest.mark.parametrize(("name", "streams"), [("receipts", 7), ("project", 7)])
+@pytest.mark.parametrize(("name", "streams"), [("receipts", 8), ("project", 7)])
 def test_a_benchmark_project_is_valid(name: str, streams: int, tmp_path: Path) -> None:
     with other_project(BENCH / name, {"PENSTOCK_HOME": tmp_path}):
         assert len(catalog.load().streams) == streams

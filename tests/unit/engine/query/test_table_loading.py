@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.engine.query import tables
-from penstock.engine.query.tables import StreamTable
+from penstock.engine.query.tables import BatchIdentity, StreamTable
 from penstock.errors import BrokerError
 from penstock.streams import Table, Topic
 from penstock.tables import topic_snapshot
@@ -63,7 +63,7 @@ def load(folder: Path) -> StreamTable:
 
 
 def advance(table: StreamTable, batch: int) -> None:
-    table.advance("q", batch, lambda: False, lambda _: None)
+    table.advance(BatchIdentity("q", batch), lambda: False, lambda _: None)
 
 
 def test_a_table_that_is_loaded_too_slowly_is_not_used_and_is_read_anew(broker: Broker, tmp_path: Path) -> None:
