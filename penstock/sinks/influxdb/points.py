@@ -175,10 +175,10 @@ class _PointReader:
     def _series(self, wanted: Any) -> Any:
         """The number of each row's series; rows with impossible names are refused."""
         output, points = self._output, self._points
-        named: list[bytes | None] = [output.measurement.encode()] * self._count
+        named = [output.measurement.encode()] * self._count
         if output.measurement_column:
             named = self._names(output.measurement_column)
-        series_of: dict[tuple[bytes | None, ...], int | str] = {}
+        series_of: dict[tuple[bytes, ...], int | str] = {}
         numbers = []
         rows = zip(named, *(self._names(tag) for tag in output.tags), strict=True)
         for at, (names, is_wanted) in enumerate(zip(rows, wanted.to_pylist(), strict=True)):
@@ -193,10 +193,10 @@ class _PointReader:
             numbers.append(number if isinstance(number, int) else 0)
         return pa.array(numbers, pa.int32())
 
-    def _new_series(self, names: Sequence[bytes | None]) -> Series | str:
+    def _new_series(self, names: Sequence[bytes]) -> Series | str:
         """A series, or why it is impossible."""
         try:
-            measurement, *values = [(name or b"").decode() for name in names]
+            measurement, *values = [name.decode() for name in names]
         except UnicodeDecodeError:
             return "its measurement or a tag of it is not UTF-8"
         tags = tuple(zip(self._output.tags, values, strict=True))
@@ -207,11 +207,12 @@ class _PointReader:
             return f"its measurement and tags take {size} bytes, InfluxDB has {LIMITS.key_bytes}"
         return series
 
-    def _names(self, name: str) -> list[bytes | None]:
+    def _names(self, name: str) -> list[bytes]:
+        """Measurements or tags; NULL is empty, as both are the same series."""
         values = self._column(name)
         if kind := _type_error(values.type):
             raise self._error(f"{name} is not a name", kind, "take a STRING or a number")
-        return list(_as_text(values).cast(pa.binary()).to_pylist())
+        return list(pc.fill_null(_as_text(values).cast(pa.binary()), b"").to_pylist())
 
     def _values(self, name: str, kind: str, written: Any) -> Any:
         """Values as a line has them; rows with a value that InfluxDB does not have are refused."""

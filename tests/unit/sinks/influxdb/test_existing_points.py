@@ -63,6 +63,13 @@ def test_a_deletion_gives_way_to_anything_newer_of_its_point() -> None:
     assert kept(row(4, deleted=True), known=there((DELETION, 5))) == ({}, 1)
 
 
+def test_a_tag_that_is_null_or_empty_is_one_series() -> None:
+    rows = [row(20, t="", at=AT, v=1), row(10, t=None, at=AT, v=2)]
+    points = read_points(OUTPUT, documents(*rows, **TYPES))
+    assert [series.present for series in points.series] == [[]]
+    assert latest_cells(points.cells)["row"].to_pylist() == [0]
+
+
 def test_answers_are_read_to_the_last_digit_and_only_of_own_series() -> None:
     found = read_points(OUTPUT, documents(row(1, t="t", at=AT, v=1), row(1, t="", at=AT, v=1), **TYPES))
     columns = ["time", "_version", "_version.v", "_version.w"]
