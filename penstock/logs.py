@@ -54,6 +54,12 @@ def _given(record: logging.LogRecord) -> dict[str, Any]:
     return {name: printable(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
+def _subject(record: logging.LogRecord) -> str:
+    """What a record concerns: the first argument of its format, if that is a text."""
+    first = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    return first if isinstance(first, str) else ""
+
+
 def _moment(record: logging.LogRecord) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
 
@@ -112,6 +118,7 @@ class AlertHandler(logging.Handler):
     """Posts records to a webhook as `{"text", "level", "process", "logger", "repeated", ...}`, from a thread.
 
     Never blocks nor fails the one who logs: what is too much is counted, and the next post says how much it was.
+    Records are the same alert if their format is, and what they concern, which is its first text: `stream %s: %s`.
     """
 
     MINUTE = 60.0
@@ -128,7 +135,7 @@ class AlertHandler(logging.Handler):
         self.url, self.process, self.limits, self.clock = url, process, limits or AlertLimits(), clock
         self.posted = self.failed = 0
         self._queue: Queue[dict[str, Any]] = Queue(self.limits.waiting)
-        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+        self._seen: dict[tuple[str, int, str, str], tuple[float, int]] = {}
         self._recent: list[float] = []
         self._suppressed = 0
         self._stop = Event()
@@ -139,7 +146,7 @@ class AlertHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            repeated = self._admit((record.name, record.levelno, str(record.msg)), self.clock())
+            repeated = self._admit((record.name, record.levelno, str(record.msg), _subject(record)), self.clock())
             if repeated is None:
                 return
             self._queue.put_nowait(self._body(record, repeated))
@@ -149,7 +156,7 @@ class AlertHandler(logging.Handler):
         except Exception:
             self.handleError(record)
 
-    def _admit(self, what: tuple[str, int, str], now: float) -> int | None:
+    def _admit(self, what: tuple[str, int, str, str], now: float) -> int | None:
         """How often it came since it was posted, or None if it must not be posted now. Called under the lock."""
         at, repeated = self._seen.get(what, (None, 0))
         if at is not None and now - at < self.limits.repeat_after:

@@ -24,7 +24,8 @@ class SkippedRecords:
         """Count a record, and log its location and the reason."""
         self.add_many(1, location, reason)
         if self.count <= MAX_LOGGED:
-            log.warning("%s is left out: %s", location, reason[:MAX_CHARS])
+            # Begins with no text, as each would be an alert of its own.
+            log.warning("(%d) %s is left out: %s", self.count, location, reason[:MAX_CHARS])
 
     def add_many(self, count: int, location: str, reason: str) -> None:
         """Count records with one example."""

@@ -182,7 +182,8 @@ class FaultsProbe:
         begun, ended = self.status_cache.control.note_faults(faults)
         for fault in begun:
             link = f" ({self.page_url}{page_address(fault)})" if self.page_url else ""
-            log.warning("fault: %s %s is %s: %s%s", fault.kind, fault.name, fault.state, fault.reason, link)
+            # What it concerns is one text, by which alerts differ.
+            log.warning("fault: %s is %s: %s%s", f"{fault.kind} {fault.name}", fault.state, fault.reason, link)
         for row in ended:
             log.info("over: %s %s is no longer %s", row.kind, row.name, row.state)
         yield "faults", len(faults)

@@ -7,14 +7,18 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 
 from penstock import logs
+from penstock.control import Fault
 from penstock.host.ports import free_port
 from penstock.logs import AlertHandler, AlertLimits
+from penstock.monitoring.collect import probes
+from penstock.monitoring.collect.probes import FaultsProbe
 from penstock.settings import settings
 from tests.support.wait import wait_until
 
@@ -115,6 +119,36 @@ def test_the_same_alert_is_posted_once_and_then_with_its_count(
     assert [p["text"] for p in channel.posts] == [
         "ERROR runner: batch 0 failed",
         "ERROR runner: batch 50 failed (and 49 times more since it was last said)",
+    ]
+
+
+@pytest.mark.processes
+def test_the_same_trouble_of_two_streams_is_two_alerts(channel: Channel, attach: Any) -> None:
+    log, handler = attach(channel.url)
+    for name in ("a", "b", "a"):
+        log.error("stream %s is blocked: %s", name, "gap")
+    wait_until(lambda: handler.posted == 2)
+    assert [p["text"] for p in channel.posts] == [
+        "ERROR runner: stream a is blocked: gap",
+        "ERROR runner: stream b is blocked: gap",
+    ]
+
+
+@pytest.mark.processes
+def test_every_fault_is_posted(channel: Channel, attach: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, handler = attach(channel.url)
+    monkeypatch.setattr(probes, "log", log)
+    faults = [
+        Fault(kind, name, "app", "failing", "x") for kind, name in (("app", "a"), ("stream", "a"), ("stream", "b"))
+    ]
+    cache: Any = SimpleNamespace(
+        read=lambda: SimpleNamespace(view=SimpleNamespace(faults=faults)),
+        control=SimpleNamespace(note_faults=lambda given: (given, [])),
+    )
+    assert list(FaultsProbe(cache).measure()) == [("faults", 3)]
+    wait_until(lambda: handler.posted == 3)
+    assert [p["text"] for p in channel.posts] == [
+        f"WARNING runner: fault: {name} is failing: x" for name in ("app a", "stream a", "stream b")
     ]
 
 
