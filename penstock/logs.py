@@ -215,30 +215,52 @@ class AlertHandler(logging.Handler):
             reraise=True,
         )
 
-        with httpx.Client(timeout=self.limits.timeout) as client:
-            while True:
-                try:
-                    body = self._queue.get(timeout=0.2)
-                except Empty:
-                    if self._stop.is_set():
-                        return
-                    continue
-                try:
-                    retrying(lambda body=body: client.post(self.url, json=body).raise_for_status())
-                    self.posted += 1
-                except httpx.HTTPError as e:
-                    self.failed += 1
-                    # The URL is a secret of the channel: the error's own text names it.
-                    status = getattr(getattr(e, "response", None), "status_code", "")
-                    log.error("an alert could not be posted: %s %s", type(e).__name__, status)
-                finally:
-                    self._queue.task_done()
+        def post(body: dict[str, Any]) -> None:
+            # Each with a client of its own: making one fails too, as with a proxy that is no URL.
+            httpx.post(self.url, json=body, timeout=self.limits.timeout).raise_for_status()
+
+        while True:
+            try:
+                body = self._queue.get(timeout=0.2)
+            except Empty:
+                if self._stop.is_set():
+                    return
+                continue
+            try:
+                retrying(post, body)
+                self.posted += 1
+            except Exception as e:
+                self.failed += 1
+                # The URL is a secret of the channel: the error's own text names it.
+                status = getattr(getattr(e, "response", None), "status_code", "")
+                log.error("an alert could not be posted: %s %s", type(e).__name__, status)
+            finally:
+                self._queue.task_done()
 
     def close(self) -> None:
         """Post what waits, each tried once, for at most a second."""
         self._stop.set()
         self._thread.join(1.0)
         super().close()
+
+
+def _check_webhook(url: str) -> None:
+    """SettingError, without the URL, which is a secret, if alerts can never be posted there."""
+    import httpx
+
+    from penstock.errors import SettingError
+
+    try:
+        parts = httpx.URL(url)
+        if parts.scheme in ("http", "https") and parts.host:
+            return
+    except httpx.InvalidURL:
+        pass
+    raise SettingError(
+        "PENSTOCK_ALERT_WEBHOOK is no URL of HTTP",
+        got="its value, or the URL of the connection that it names",
+        hint="write the whole URL, http:// or https://, and restart the process",
+    )
 
 
 def setup(process: str, *, level: int = logging.INFO) -> None:
@@ -254,6 +276,7 @@ def setup(process: str, *, level: int = logging.INFO) -> None:
     trouble = ""
     try:
         if url := given.secret("alert_webhook"):
+            _check_webhook(url)
             handlers.append(AlertHandler(url, process))
     except SettingError as e:
         # Work goes on without alerts.

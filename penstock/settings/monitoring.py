@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, Field, SecretStr
 
+from penstock.settings.types import SecretUrl, Url
+
 
 class MonitoringSettings(BaseModel):
     """Metrics, logs, lineage and traces."""
@@ -22,11 +24,11 @@ class MonitoringSettings(BaseModel):
         description="topics whose rows have a field with the time they were due, in epoch ms, and that field, as JSON",
     )
     log_json: bool = Field(default=False, description="log JSON lines instead of text")
-    alert_webhook: SecretStr = Field(
+    alert_webhook: SecretUrl = Field(
         default=SecretStr(""),
         description="URL to which log records of level WARN and above are posted as JSON; empty: none",
     )
-    page_url: str = Field(
+    page_url: Url = Field(
         "",
         description="address of the operator page for messages about faults, such as "
         "`https://airflow.example.com/plugin/penstock`; empty: they have no link",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
-from penstock.settings.types import Authority
+from penstock.settings.types import Authority, SecretUrl, Url
 
 
 def _check_options(value: SecretStr) -> SecretStr:
@@ -21,14 +21,14 @@ def _check_options(value: SecretStr) -> SecretStr:
 class StoreSettings(BaseModel):
     """Stores of sinks, the object store of archives, and the schema registry."""
 
-    influxdb_url: SecretStr = Field(
+    influxdb_url: SecretUrl = Field(
         SecretStr(""), description="URL of InfluxDB 1.x, with user and password; empty: none"
     )
-    mongodb_url: SecretStr = Field(SecretStr(""), description="URL of MongoDB, with user and password; empty: none")
-    elasticsearch_url: SecretStr = Field(
+    mongodb_url: SecretUrl = Field(SecretStr(""), description="URL of MongoDB, with user and password; empty: none")
+    elasticsearch_url: SecretUrl = Field(
         SecretStr(""), description="URL of Elasticsearch, with user and password; empty: none"
     )
-    s3_url: SecretStr = Field(
+    s3_url: SecretUrl = Field(
         SecretStr(""),
         description="endpoint of the object store of archives, or `s3://` for AWS; empty: none",
     )
@@ -38,7 +38,7 @@ class StoreSettings(BaseModel):
     s3_make_buckets: bool = Field(
         default=False, description="create buckets that are missing; the embedded object store always does"
     )
-    iceberg_catalog: str = Field(
+    iceberg_catalog: Url = Field(
         "", description="URL of the REST catalog of the archives' tables; empty: they are in the control database"
     )
     iceberg_options: Annotated[SecretStr, AfterValidator(_check_options)] = Field(
@@ -59,7 +59,7 @@ class StoreSettings(BaseModel):
     s3_port: int = Field(
         19900, ge=1, le=65535, description="port of the embedded object store, which runs unless another is configured"
     )
-    schema_registry_url: SecretStr = Field(
+    schema_registry_url: SecretUrl = Field(
         SecretStr(""),
         description="URL of the schema registry, with user and password; several, separated by commas; empty: none",
     )

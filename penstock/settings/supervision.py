@@ -5,13 +5,13 @@ from typing import Self
 
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
-from penstock.settings.types import Authority
+from penstock.settings.types import Authority, SecretUrl
 
 
 class SupervisionSettings(BaseModel):
     """The control database, leases, progress reports, supervision and heartbeats."""
 
-    control_url: SecretStr = Field(
+    control_url: SecretUrl = Field(
         SecretStr(""), description="SQLAlchemy URL of the control database; empty: the embedded MariaDB"
     )
     control_ca: Authority = Field(

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 MEMORY = r"^[1-9][0-9]*[mgMG]$"
 """Pattern of a heap size, as Java writes it."""
@@ -38,6 +38,10 @@ def _authority(path: str) -> str:
     return path
 
 
+def _stripped(value: object) -> object:
+    return value.strip() if isinstance(value, str) else value
+
+
 Absolute = Annotated[str, AfterValidator(absolute), PATH]
 """A path; empty for none."""
 Folder = Annotated[Path, AfterValidator(absolute), PATH]
@@ -45,3 +49,7 @@ Authority = Annotated[str, AfterValidator(_authority), PATH]
 """The path of a CA's certificates; empty for none."""
 Duration = Annotated[timedelta, BeforeValidator(_seconds)]
 """ISO 8601 (`PT25M`) or seconds. pydantic accepts seconds as numbers only, not as text."""
+Url = Annotated[str, BeforeValidator(_stripped)]
+"""White space around it is no part of it: a variable that is made of a file ends with a newline."""
+SecretUrl = Annotated[SecretStr, BeforeValidator(_stripped)]
+"""A URL that may hold a password."""

@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, Field, SecretStr
 
+from penstock.settings.types import Url
+
 
 class ViewSettings(BaseModel):
     """The instances that serve the views."""
@@ -17,7 +19,7 @@ class ViewSettings(BaseModel):
     views_port: int = Field(
         19470, ge=1, le=65472, description="port of the first instance; each further one uses the next"
     )
-    views_url: str = Field(
+    views_url: Url = Field(
         "", description="URL at which other instances reach one on this host, with `{port}`; empty: by the address"
     )
     views_token: SecretStr = Field(

@@ -204,6 +204,17 @@ def test_a_refusing_channel_is_not_retried_and_its_url_is_not_logged(
 
 
 @pytest.mark.processes
+def test_an_impossible_url_fails_each_alert_and_not_the_thread(attach: Any, caplog: pytest.LogCaptureFixture) -> None:
+    log, handler = attach("https://chat:80secret/hook")
+    log.warning("first")
+    log.warning("second")
+    wait_until(lambda: handler.failed == 2, 5)
+    assert handler._thread.is_alive()
+    assert caplog.text.count("could not be posted: InvalidURL") == 2
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.processes
 def test_an_absent_channel_does_not_delay_the_end(attach: Any) -> None:
     log, handler = attach(f"http://127.0.0.1:{free_port()}/", attempts=50)
     log.warning("trouble")
@@ -227,6 +238,22 @@ def root() -> Iterator[None]:
     settings.cache_clear()
 
 
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize(
+    "url", ["https://chat:80secret/x", "chat.example/secret", "ftp://chat/secret", "https:///secret"]
+)
+def test_a_webhook_that_is_no_url_is_told_and_stops_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PENSTOCK_ALERT_WEBHOOK", url)
+    settings.cache_clear()
+    logs.setup("meter")
+    told = capsys.readouterr().err
+    assert "alerts are not posted: PENSTOCK_ALERT_WEBHOOK is no URL of HTTP; got: " in told
+    assert "secret" not in told
+    assert not any(isinstance(handler, AlertHandler) for handler in logging.getLogger().handlers)
+
+
 @pytest.mark.processes
 @pytest.mark.usefixtures("root")
 def test_setup_writes_text_or_json_and_finds_the_webhook(
@@ -238,7 +265,7 @@ def test_setup_writes_text_or_json_and_finds_the_webhook(
     assert capsys.readouterr().err.endswith("Z INFO meter penstock.x: hello [topic=t offset=0]\n")
 
     monkeypatch.setenv("PENSTOCK_LOG_JSON", "true")
-    monkeypatch.setenv("PENSTOCK_ALERT_WEBHOOK", channel.url)
+    monkeypatch.setenv("PENSTOCK_ALERT_WEBHOOK", f"{channel.url}\n")
     settings.cache_clear()
     logs.setup("meter")
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import certifi
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from typer.testing import CliRunner
 
 from jobs.agents import AgentsSettings
@@ -33,6 +33,18 @@ def test_no_default_port_is_one_of_outgoing_connections() -> None:
     ports = {name: field.default for name, field in Settings.model_fields.items() if name.endswith("_port")}
     assert len(ports) > 9
     assert {name: port for name, port in ports.items() if not 1024 <= port < 32768 - 10} == {}
+
+
+def test_white_space_around_a_url_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [
+        *(f"{store}_url" for store in ("control", "elasticsearch", "influxdb", "mongodb", "s3", "schema_registry")),
+        "alert_webhook", "iceberg_catalog", "page_url", "views_url",
+    ]  # fmt: skip
+    for name in names:
+        monkeypatch.setenv(f"PENSTOCK_{name.upper()}", f" http://{name}\n")
+    found = Settings().model_dump()
+    texts = {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in found.items()}
+    assert {name: texts[name] for name in names} == {name: f"http://{name}" for name in names}
 
 
 @pytest.mark.parametrize("name", WRONG)
