@@ -35,7 +35,12 @@ async def read_json(request: Request, model: type[M], limit: int, timeout: float
     try:
         return model.model_validate_json(body)
     except ValidationError as e:
-        if (count := e.error_count()) > FAULTS:
-            # To tell each takes longer than to find it.
-            raise RequestValidationError([{"loc": ("body",), "msg": f"has {count} faults"}]) from None
-        raise RequestValidationError(e.errors(include_input=False, include_url=False)) from None
+        raise refusal(e) from None
+
+
+def refusal(e: ValidationError) -> RequestValidationError:
+    """What a model has against a request, as the error of FastAPI; it does not say what was sent."""
+    if (count := e.error_count()) > FAULTS:
+        # To tell each takes longer than to find it.
+        return RequestValidationError([{"loc": ("body",), "msg": f"has {count} faults"}])
+    return RequestValidationError(e.errors(include_input=False, include_url=False))

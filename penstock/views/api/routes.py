@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.errors import PenstockError
@@ -24,7 +24,7 @@ from penstock.views.api.query import BadQuery, Counts, KeyLookup, PartialCounts,
 from penstock.views.api.service import ViewResponse, ViewsService
 from penstock.views.cluster.peers import PeerClient, PeerResponse
 from penstock.views.cluster.protocol import DEADLINE, FORWARDED
-from penstock.web.json_body import read_json
+from penstock.web.json_body import read_json, refusal
 
 M = TypeVar("M", bound=BaseModel)
 MaxAge = Annotated[int | None, Query(ge=0, le=1 << 40, description="refuse what is older")]
@@ -155,7 +155,10 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
         where = query.from_query_string(service.view(view).layout, criteria)
         if len(where) > query.TERMS:
             raise BadQuery("too many criteria", got=len(where), hint=f"ask by {query.TERMS} fields and entries at most")
-        search = Search(where=where, order=order, descending=descending, limit=limit, cursor=cursor)
+        try:
+            search = Search(where=where, order=order, descending=descending, limit=limit, cursor=cursor)
+        except ValidationError as e:
+            raise refusal(e) from None
         return to_response(await service.search(view, search, request_context(request, max_age_ms)))
 
     @app.post("/v1/views/{view}/search")
@@ -199,8 +202,9 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, e: RequestValidationError) -> Response:
-        reasons = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in e.errors()[:10])
-        return problems.problem(422, reasons)
+        # A name that was sent may be long, and the reason is behind it.
+        reasons = [f"{'.'.join(str(part)[:80] for part in err['loc'])}: {err['msg']}" for err in e.errors()[:10]]
+        return problems.problem(422, "; ".join(reasons))
 
     @app.exception_handler(Exception)
     async def unforeseen(_: Request, __: Exception) -> Response:

@@ -100,6 +100,13 @@ def test_a_body_of_many_faults_is_refused_at_once(doors: Doors) -> None:
     assert (found.status_code, found.json()["detail"]) == (422, "body: has 20000 faults")
 
 
+def test_a_criterion_of_a_long_name_is_refused_with_the_reason(doors: Doors) -> None:
+    name = f"tags.{'x' * 4100}"
+    for found in (doors.ask("rows", params={name: "x"}), doors.ask("search", {"where": {name: "x"}})):
+        assert found.status_code == 422
+        assert found.json()["detail"].endswith("String should have at most 4096 characters")
+
+
 def test_an_unexpected_error_is_a_problem_without_internals(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     async def failing(*_: Any) -> Any:
         raise RuntimeError("/secret/path")
