@@ -37,8 +37,12 @@ def asked(influx: InfluxDBServer, text: str, database: str, **params: str) -> di
     return result
 
 
-def row(version: int = 1, *, deleted: bool = False, refused: bytes | None = None, **doc: Any) -> dict[str, Any]:
-    return {"version": version, "deleted": deleted, "refused": refused, "at": doc.get("at"), "doc": doc}
+def row(
+    version: int = 1, *, deleted: bool = False, refused: bytes | None = None, offset: int | None = None, **doc: Any
+) -> dict[str, Any]:
+    """offset: of its record; None for a record of its own."""
+    given = {"version": version, "deleted": deleted, "refused": refused, "at": doc.get("at"), "doc": doc}
+    return given if offset is None else {**given, "offset": offset}
 
 
 def documents(*rows: dict[str, Any], **types: Any) -> pa.Table:
@@ -54,7 +58,7 @@ def documents(*rows: dict[str, Any], **types: Any) -> pa.Table:
         "refused": pa.array([r["refused"] for r in rows], pa.binary()),
         "topic": pa.array(["topic"] * count, pa.string()),
         "partition": pa.array([0] * count, pa.int32()),
-        "offset": pa.array(range(count), pa.int64()),
+        "offset": pa.array([r.get("offset", n) for n, r in enumerate(rows)], pa.int64()),
         "doc": pa.array([r["doc"] for r in rows], pa.struct(list(types.items()))),
     }
     return pa.table(columns)

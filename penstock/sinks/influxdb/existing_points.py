@@ -10,9 +10,18 @@ import pyarrow as pa
 from more_itertools import constrained_batches
 from pyarrow import compute
 
+from penstock.sinks.core.document import POSITION
 from penstock.sinks.core.latest_per_key import FutureUpsert
 from penstock.sinks.influxdb.client import literal, quoted
-from penstock.sinks.influxdb.config import FUTURE_FIELD, LIMITS, POSITION_FIELD, TOMBSTONE_SUFFIX, VERSION
+from penstock.sinks.influxdb.config import (
+    DELETED_FIELD,
+    FUTURE_FIELD,
+    LIMITS,
+    POSITION_FIELD,
+    TOMBSTONE_SUFFIX,
+    VERSION,
+    InfluxDB,
+)
 from penstock.sinks.influxdb.points import CELL, DELETION, POINT, Point, Points, Series
 
 # Its stubs accept neither bytes nor plain numbers.
@@ -24,6 +33,47 @@ SPANS = 10
 # Statements of one request.
 STATEMENTS = 50
 SCHEMA = pa.schema([("series", pa.int32()), ("time", pa.int64()), ("field", pa.int32()), ("version", pa.int64())])
+
+
+def refuse_contradicting_rows(output: InfluxDB, points: Points, rows: pa.Table) -> None:
+    """Refuse rows of one record of which nothing says which should stay.
+
+    Rows of one record may give different fields of a point. They contradict each other if several give the same field,
+    or if one of them deletes the point.
+
+    Args:
+        output: of the rows.
+        points: of the rows; loses the cells of those that are refused.
+        rows: the columns of `DocumentOutput.columns`.
+    """
+    numbered: Any = rows.select(POSITION).append_column("row", pa.array(range(rows.num_rows), pa.int64()))
+    records = numbered.group_by(POSITION).aggregate([("row", "min"), ("row", "count")])
+    records = records.filter(pc.greater(records["row_count"], 1)).rename_columns([*POSITION, "record", "count"])
+    if not records.num_rows:
+        return
+    record_of = numbered.join(records, list(POSITION), join_type="inner").select(["row", "record"])
+    cells: Any = points.cells.join(record_of, "row", join_type="inner").select(["record", *CELL, "row", "text"])
+    if output.tombstones == "mark":
+        marks = pc.equal(cells["field"], points.fields.index(DELETED_FIELD))
+        deletes = pc.and_(marks, pc.equal(cells["text"], b"true"))
+        fields = pc.if_else(deletes, pa.scalar(DELETION, pa.int32()), cells["field"])
+        # All other rows say that their point is not deleted.
+        cells = cells.set_column(cells.column_names.index("field"), "field", fields)
+        cells = cells.filter(pc.or_(deletes, pc.invert(marks)))
+    of_field = cells.group_by(["record", *CELL]).aggregate([("row", "count")])
+    of_field = of_field.filter(pc.greater(of_field["row_count"], 1))
+    of_point = cells.group_by(["record", *POINT]).aggregate([("field", "min"), ("row", "count_distinct")])
+    deleted = pc.equal(of_point["field_min"], DELETION)
+    of_point = of_point.filter(pc.and_(deleted, pc.greater(of_point["row_count_distinct"], 1)))
+    refused: dict[int, str] = {}
+    for keys, found, reason in (
+        (["record", *CELL], of_field, "its record makes several rows of one field of a point"),
+        (["record", *POINT], of_point, "its record makes several rows of a point that it deletes"),
+    ):
+        numbers = cells.join(found.select(keys), keys, join_type="inner")["row"]
+        refused |= dict.fromkeys(numbers.to_pylist(), reason)
+    points.refused |= refused
+    points.cells = points.cells.filter(pc.invert(pc.is_in(points.cells["row"], pa.array(list(refused), pa.int64()))))
 
 
 def latest_cells(cells: pa.Table) -> pa.Table:

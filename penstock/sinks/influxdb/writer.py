@@ -23,6 +23,7 @@ from penstock.sinks.influxdb.existing_points import (
     drop_stale_cells,
     latest_cells,
     read_versions,
+    refuse_contradicting_rows,
     series_condition,
     version_queries,
 )
@@ -76,6 +77,7 @@ class InfluxWriter(DocumentWriter[InfluxDB]):
             self._client.create_database()
             self._created = True
         points = read_points(self.output, table)
+        refuse_contradicting_rows(self.output, points, table)
         result.refused |= points.refused
         ordered = self.output.versioned and self.output.tombstones != "ignore"
         rows = tombstones.rows_to_order(points, table) if ordered else {}

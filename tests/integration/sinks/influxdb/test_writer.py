@@ -255,6 +255,14 @@ def test_one_value_that_the_server_refuses_takes_no_other_with_it(influx: Server
     assert points(influx, "whole") == [[T, 0]]
 
 
+@pytest.mark.parametrize("output", [OUTPUT, PLAIN])
+def test_rows_of_one_record_for_one_field_are_refused(influx: Server, opened: Opened, output: InfluxDB) -> None:
+    with pytest.raises(Refused) as e:
+        write(opened(output), row(5, offset=1, at=AT, v=1), row(5, offset=1, at=AT, v=2), row(4, offset=0, at=AT, v=3))
+    assert (sorted(e.value.rows[output.name]), e.value.written) == ([0, 1], 1)
+    assert points(influx) == [[T, 3]]
+
+
 def test_points_that_the_database_would_not_keep_are_left_out(influx: Server, opened: Opened) -> None:
     ask(influx, "CREATE DATABASE d WITH DURATION 7d")
     now = datetime.now(UTC)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from penstock.model.sink import Tombstones
 from penstock.sinks.influxdb.config import InfluxDB
-from penstock.sinks.influxdb.existing_points import SCHEMA, drop_stale_cells, latest_cells, read_versions
+from penstock.sinks.influxdb.existing_points import (
+    SCHEMA,
+    drop_stale_cells,
+    latest_cells,
+    read_versions,
+    refuse_contradicting_rows,
+)
 from penstock.sinks.influxdb.points import DELETION, read_points
 from tests.support.influxdb import documents, row
 
@@ -68,6 +77,28 @@ def test_a_tag_that_is_null_or_empty_is_one_series() -> None:
     points = read_points(OUTPUT, documents(*rows, **TYPES))
     assert [series.present for series in points.series] == [[]]
     assert latest_cells(points.cells)["row"].to_pylist() == [0]
+
+
+@pytest.mark.parametrize("tombstones", ["delete", "mark", "ignore"])
+def test_rows_of_one_record_do_not_contradict_each_other(tombstones: Tombstones) -> None:
+    def refused(*rows: dict[str, Any]) -> list[int]:
+        output = replace(OUTPUT, tombstones=tombstones)
+        table = documents(*({**one, "doc": {"t": "t", "at": AT, **one["doc"]}} for one in rows), **TYPES)
+        points = read_points(output, table)
+        refuse_contradicting_rows(output, points, table)
+        assert not points.refused.keys() & set(points.cells["row"].to_pylist())
+        return sorted(points.refused)
+
+    assert refused(row(1, offset=0, v=1), row(1, offset=0, v=2), row(1, offset=0, w=1), row(2, offset=1, v=3)) == [0, 1]
+    assert refused(row(1, offset=0, v=1), row(2, offset=0, v=1, w=2), row(1, v=1)) == [0, 1]
+    assert refused(row(1, offset=0, v=1), row(1, offset=0, w=2)) == []
+    assert refused(row(1, offset=0, v=1), row(1, offset=0, t="u", v=2)) == []
+    assert refused(row(1, offset=0, v=1), row(1, offset=0, at=AT + timedelta(microseconds=1), v=2)) == []
+    assert refused(row(1, v=1), row(1, v=2)) == []
+    deleted = [] if tombstones == "ignore" else [0, 1]
+    assert refused(row(1, offset=0, deleted=True), row(1, offset=0, v=2), row(1, deleted=True)) == deleted
+    assert refused(row(1, offset=0, deleted=True), row(1, offset=0, deleted=True)) == deleted
+    assert refused(row(1, offset=0, deleted=True), row(1, offset=0, t="u", v=2)) == []
 
 
 def test_answers_are_read_to_the_last_digit_and_only_of_own_series() -> None:
