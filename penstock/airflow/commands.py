@@ -59,8 +59,10 @@ class CommandOperator(DeclaresLineage):
                 if text is line:
                     last_line = line or last_line
         code = self._process.returncode
-        if code == TEMPORARY_FAILURE or code < 0:
-            raise AirflowException(f"it is retried: {last_line or f'ended by signal {-code}'}")
+        # A process that ends itself at a signal, to report it, returns 128 and the signal's number.
+        ended_by = -code if code < 0 else code - 128
+        if code == TEMPORARY_FAILURE or ended_by > 0:
+            raise AirflowException(f"it is retried: {last_line or f'ended by signal {ended_by}'}")
         if code:
             raise AirflowFailException(last_line)
         return last_line

@@ -125,6 +125,20 @@ def test_a_refused_backfill_is_not_retried() -> None:
         one.execute(asked(begin="2026-01-03T00:00:00Z"))
 
 
+@pytest.mark.parametrize("end", ["sys.exit(143)", "os.kill(os.getpid(), 15)"])
+def test_a_backfill_that_sigterm_ended_is_retried(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """As Airflow sends it where a worker is shut down. Its task ends as the command does."""
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    from penstock.airflow import commands
+
+    monkeypatch.setattr(commands, "COMMAND", ("-c", f"import os, sys; {end}"))
+    one = commands.RunBackfill(task_id="run", backfill="replay", full_history=False)
+    with pytest.raises(AirflowException, match="it is retried: ended by signal 15") as error:
+        one.run_command([])
+    assert not isinstance(error.value, AirflowFailException)
+
+
 def test_log_levels_of_a_command_are_kept_and_its_last_line_is_the_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
