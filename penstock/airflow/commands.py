@@ -96,7 +96,7 @@ class RunBackfill(CommandOperator):
             begin, end = self._interval(context)
             detail = f"{begin or ''}..{end} -> {params['target']} (run {run.run_id})"
             actor = Actor(run.triggering_user_name, "airflow")
-            connect().record(actor, "backfill", self.backfill, detail, request_of(self.dag_id, run.run_id))
+            connect().record(actor, "backfill", self.backfill, detail, request_of(context))
         return self.run_command(["backfill", "run", self.backfill, *options])
 
     def _interval(self, context: Context) -> tuple[str | None, str]:

@@ -15,10 +15,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowSkipException,
-)
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from penstock.airflow.assets import DeclaresLineage
 from penstock.airflow.connections import resolve_in_airflow
@@ -47,9 +44,12 @@ def task_key(context: Context) -> str:
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.try_number}"
 
 
-def request_of(dag: str, run: str) -> str:
-    """The id of the request of a DAG run, the same in all tries."""
-    return hashlib.sha256(f"{dag}/{run}".encode()).hexdigest()[:32]
+def request_of(context: Context, cleared: int | None = None) -> str:
+    """The id of the request of a DAG run, the same in all tries until the run is cleared; a cleared run asks anew.
+    cleared: how often it was cleared; by default as often as by now."""
+    ti, number = context["ti"], context["dag_run"].clear_number if cleared is None else cleared
+    key = f"{ti.dag_id}/{ti.run_id}" + (f"/{number}" if number else "")
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 class SuperviseStreams(DeclaresLineage):
@@ -242,7 +242,7 @@ class StreamsForm:
         streams: The streams of the target.
         actor: The user who triggered the run.
         note: The note with the id of the run.
-        request: Id of the request, the same in all tries.
+        request: Id of the request; see `request_of`.
     """
 
     app: str
@@ -252,7 +252,7 @@ class StreamsForm:
     request: str
 
 
-def read_form(control: Control, dag: str, context: Context) -> StreamsForm:
+def read_form(control: Control, context: Context) -> StreamsForm:
     """Read params target (`app NAME` or `stream NAME`) and note, and declare what is new.
 
     Raises:
@@ -273,7 +273,7 @@ def read_form(control: Control, dag: str, context: Context) -> StreamsForm:
         raise DeclarationError(f"no such {kind}", got=name, hint="see `penstock streams list`")
     note = f"{params['note'] or ''} (run {run.run_id})".strip()
     actor = Actor(run.triggering_user_name or "unknown", "airflow")
-    return StreamsForm(app, streams, actor, note, request_of(dag, run.run_id))
+    return StreamsForm(app, streams, actor, note, request_of(context))
 
 
 class OperateStreams(BaseOperator):
@@ -292,7 +292,7 @@ class OperateStreams(BaseOperator):
             hint = "start or stop; to release, trigger the DAG release_streams"
             raise AirflowFailException(f"operate_streams has no such action; got: {action}; hint: {hint}")
         control = connect()
-        form = read_form(control, self.dag_id, context)
+        form = read_form(control, context)
         control.set_desired(form.streams, "on" if action == "start" else "off", form.actor, form.note, form.request)
         result = f"{action} {', '.join(form.streams)}"
         self.log.info("%s, requested by %s", result, form.actor.name)
@@ -314,7 +314,7 @@ class ReleaseStreams(BaseOperator):
         from penstock.supervision.release import release
 
         control = connect()
-        form = read_form(control, self.dag_id, context)
+        form = read_form(control, context)
         if control.recorded(form.request):
             # Airflow repeats a task whose end it has not received; a second release would be a second restart.
             result = "an earlier try of this run has done this"
@@ -372,7 +372,7 @@ class OperateCapture(DeclaresLineage):
         actor = Actor(run.triggering_user_name or "unknown", "airflow")
         note = f"{params['note'] or ''} (run {run.run_id})".strip()
         # Airflow repeats a task whose end it has not received: that try waits for the answer to the first one.
-        request = request_of(self.dag_id, run.run_id)
+        request = request_of(context)
         Captures(connect()).ask(self.capture, params["action"], actor, note, request)
         self.log.info("capture %s: %s, requested by %s", self.capture, params["action"], actor.name)
         self.defer(trigger=CaptureTrigger(self.capture, request), method_name="resume")

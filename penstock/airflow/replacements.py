@@ -17,6 +17,8 @@ from penstock.airflow.triggers import RETRY, trigger_event
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from penstock.control import Control
+
 
 class ReplaceStream(BaseOperator):
     """Replaces the stream that the form of the run names, in the name of the user who triggered it, and waits without a
@@ -52,7 +54,7 @@ class ReplaceStream(BaseOperator):
                 cut=params["cut"], in_place=params["in_place"], archive=params["archive"],
             )  # fmt: skip
             # Another try of the run waits for the same replacement.
-            request = request_of(self.dag_id, run.run_id)
+            request = _request(control, context)
             row = start_replacement(control, app, stream, actor, options, note, request=request)
         except ReleaseRefused as e:
             raise AirflowFailException(str(e)) from e
@@ -69,6 +71,13 @@ class ReplaceStream(BaseOperator):
             raise AirflowFailException(result)
         self.log.info("%s", result)
         return result
+
+
+def _request(control: Control, context: Context) -> str:
+    """The id of the run's request: of its replacement that is open, if the run was cleared meanwhile."""
+    earlier = (request_of(context, cleared) for cleared in range(context["dag_run"].clear_number or 0))
+    is_open = (one for one in earlier if (row := control.replacement(one)) and row.is_open)
+    return next(is_open, request_of(context))
 
 
 class ReplacementTrigger(BaseTrigger):

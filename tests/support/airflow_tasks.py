@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 
-def context(run: str = "r1", user: str | None = None, **params: Any) -> Any:
+def context(run: str = "r1", user: str | None = None, cleared: int = 0, **params: Any) -> Any:
     ti = SimpleNamespace(dag_id="streams_chaos", run_id=run, task_id="supervise", try_number=1)
-    return {"ti": ti, "params": params, "dag_run": SimpleNamespace(run_id=run, triggering_user_name=user)}
+    dag_run = SimpleNamespace(run_id=run, triggering_user_name=user, clear_number=cleared)
+    return {"ti": ti, "params": params, "dag_run": dag_run}
 
 
 async def first(trigger: Any, seconds: float = 10.0) -> Any:

@@ -45,8 +45,9 @@ DAY = datetime(2026, 1, 1, tzinfo=UTC)
 def asked(**form: Any) -> Any:
     ti = SimpleNamespace(dag_id="backfill_replay", run_id="r1", task_id="run", try_number=1)
     run = SimpleNamespace(
-        run_id="r1", triggering_user_name="olga", data_interval_start=DAY, data_interval_end=DAY + timedelta(days=1)
-    )
+        run_id="r1", triggering_user_name="olga", clear_number=0, data_interval_start=DAY,
+        data_interval_end=DAY + timedelta(days=1),
+    )  # fmt: skip
     return {"ti": ti, "params": {**FORM, **form}, "dag_run": run}
 
 

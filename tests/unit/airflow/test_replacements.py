@@ -23,7 +23,7 @@ def control(tmp_path: Path, airflow_home: None) -> Iterator[Control]:  # noqa: A
         yield made
 
 
-FORM = {
+FORM: dict[str, Any] = {
     "stream": "totals", "begin": "2026-01-31T12:00:00+00:00", "rate": 5000, "write": "all", "expect": "equal",
     "cut": "manual", "in_place": False, "archive": True, "note": "wider",
 }  # fmt: skip

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from penstock.supervision import launch, release
 from penstock.supervision.lifecycle import Driver
 from penstock.supervision.unreadable_run import UnreadableRun
 from tests.chaos.projects import other_project
+from tests.support.airflow_tasks import context
 
 pytestmark = pytest.mark.processes
 
@@ -155,11 +155,10 @@ def test_the_reaper_ends_no_driver_for_a_mistake(project: Path, control: Control
     assert incarnation
     pid, started = launch.start([sys.executable, "-c", "import time; time.sleep(600)"], log=project / "log", env={})
     control.update_driver(incarnation, pid=pid, pid_started=started, state="running")
-    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t", try_number=1)}
     broken(project, "jobs/bank/rates.py")
-    assert EndOrphanedDrivers(task_id="reap").execute(context) == []
+    assert EndOrphanedDrivers(task_id="reap").execute(context()) == []
     (project / "jobs" / "bank" / "rates.py").unlink()
-    assert "not declared" in EndOrphanedDrivers(task_id="reap").execute(context)[0]
+    assert "not declared" in EndOrphanedDrivers(task_id="reap").execute(context())[0]
 
 
 @pytest.mark.usefixtures("airflow_home")
@@ -167,9 +166,7 @@ def test_what_cannot_be_read_can_be_stopped(project: Path, control: Control) -> 
     from penstock.airflow.operators import OperateStreams
 
     broken(project, "jobs/bank/rates.py")
-    params = {"action": "stop", "target": "app bank", "note": ""}
-    context: Any = {"params": params, "dag_run": SimpleNamespace(run_id="r", triggering_user_name="ann")}
-    OperateStreams(task_id="t").execute(context)
+    OperateStreams(task_id="t").execute(context("r", "ann", action="stop", target="app bank", note=""))
     assert control.desired("bank") == {"rates": "off"}
 
 
