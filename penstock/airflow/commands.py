@@ -112,12 +112,11 @@ class RunBackfill(CommandOperator):
 
     def options(self, context: Context) -> list[str]:
         """The options of the command by the form and the data interval."""
-        params, run = context["params"], context["dag_run"]
+        params = context["params"]
         begin, end = self._interval(context)
         options = ["--to", end, "--target", params["target"], "--source", params["source"]]
         options += ["--rate", str(params["rate"]), "--timestamps", params["timestamps"], "--owner", task_key(context)]
-        # Each try of a run is the same request.
-        options += ["--request", run.run_id]
+        options += ["--request", request_of(context)]
         options += ["--from", begin] if begin else []
         return options + [f"--{name.replace('_', '-')}" for name in ("dry_run", "unclosed", "again") if params[name]]
 

@@ -61,7 +61,8 @@ def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
     assert said.startswith(
         "--to 2026-01-02T00:00:00 --target replayed --source receipts-archive --rate 7 --timestamps now"
     )
-    assert said.endswith("--owner backfill_replay/r1/run/1 --request r1 --from 2026-01-01T00:00:00 --dry-run")
+    assert "--owner backfill_replay/r1/run/1 --request " in said
+    assert said.endswith("--from 2026-01-01T00:00:00 --dry-run")
     # As the form's field gives it, in any zone.
     said = " ".join(one.options(asked(begin="2026-01-01T10:30:00+02:00", end="2026-01-01T12:00:00Z", dry_run=False)))
     assert "--to 2026-01-01T12:00:00" in said
@@ -72,6 +73,22 @@ def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
         one.options(without)
     whole = RunBackfill(task_id="run", backfill="base-counts", full_history=True)
     assert "--from" not in whole.options(asked())
+
+
+def test_a_retry_continues_what_is_written_again_and_a_cleared_run_begins_anew() -> None:
+    """Airflow's backfill clears the days that have a run."""
+    from penstock.airflow.commands import RunBackfill
+
+    one = RunBackfill(task_id="run", backfill="replay", full_history=False)
+
+    def request(try_number: int, cleared: int) -> str:
+        context = asked(again=True)
+        context["ti"].try_number, context["dag_run"].clear_number = try_number, cleared
+        options = one.options(context)
+        return options[options.index("--request") + 1]
+
+    assert request(1, 0) == request(2, 0)
+    assert request(3, 1) == request(4, 1) != request(2, 0)
 
 
 def test_a_backfill_that_a_user_starts_is_recorded_once(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
