@@ -1,4 +1,4 @@
-"""Registers in Airflow the operator page, the app that serves it and its entry in the navigation; and a timetable."""
+"""Registers in Airflow the operator page, the app that serves it and its entry in the navigation; and timetables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from penstock.airflow.timetables import OnDemandIntervals
+from penstock.airflow.timetables import EachInterval, OnDemandIntervals
 
 Message = MutableMapping[str, Any]
 
@@ -24,7 +24,7 @@ async def page(
 
 class PenstockPlugin(AirflowPlugin):
     name = "penstock"
-    timetables: list[Any] = [OnDemandIntervals]  # noqa: RUF012
+    timetables: list[Any] = [EachInterval, OnDemandIntervals]  # noqa: RUF012
     fastapi_apps: list[Any] = [{"app": page, "url_prefix": "/penstock", "name": "Penstock"}]  # noqa: RUF012
     external_views: list[Any] = [  # noqa: RUF012
         {

@@ -1,4 +1,4 @@
-"""A timetable for runs that only people start."""
+"""Timetables of backfills."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 if TYPE_CHECKING:
     from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
     from pendulum import FixedTimezone, Timezone
+
+
+class EachInterval(CronDataIntervalTimetable):
+    """The data intervals of a cron line, from the latest one at the first run on, without a gap: one that ended while
+    Airflow was down, the DAG was paused or an earlier run went on has its run later. For a DAG with `catchup=False`."""
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        if last_automated_data_interval is not None:
+            restriction = restriction._replace(catchup=True)
+        return super().next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
 
 
 class OnDemandIntervals(CronDataIntervalTimetable):

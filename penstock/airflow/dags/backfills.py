@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param
+from airflow.sdk import DAG, Param
 
 from penstock.airflow.assets import lineage
 from penstock.airflow.commands import RunBackfill
 from penstock.airflow.dags.base import penstock_dag
-from penstock.airflow.timetables import OnDemandIntervals
+from penstock.airflow.timetables import EachInterval, OnDemandIntervals
 from penstock.catalog import partial_catalog
 from penstock.model.backfill import Backfill
 
@@ -23,14 +23,16 @@ same interval ended. At the end it verifies the topic, and **fails** if rows of 
 range: `airflow backfill create --dag-id backfill_{name} --from-date 2026-01-01 --to-date 2026-01-31
 --reprocess-behavior completed`. {scheduled}
 """
-SCHEDULED = "It also runs at the end of each interval."
+SCHEDULED = (
+    "It also runs at the end of each interval, and makes up for those that it missed, such as while it was paused."
+)
 NOT_SCHEDULED = "It has no schedule, and runs only when it is triggered."
 
 
 def make_dag(backfill: Backfill, archives: list[str]) -> DAG:
     """The DAG of one backfill. archives: those that it can read."""
     source = backfill.reads[0].name
-    timetable = CronDataIntervalTimetable if backfill.scheduled else OnDemandIntervals
+    timetable = EachInterval if backfill.scheduled else OnDemandIntervals
     with penstock_dag(
         f"backfill_{backfill.name}",
         description=backfill.description or f"{source} into {backfill.target_topic}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ def test_every_backfill_that_runs_has_its_dag(parsed: dict[str, Any]) -> None:
     for name, one in runs.items():
         dag = parsed["dags"][name]
         # Airflow's own backfill takes schedules with data intervals only.
-        assert dag["schedule"] == ("CronDataIntervalTimetable" if one.scheduled else "OnDemandIntervals")
+        assert dag["schedule"] == ("EachInterval" if one.scheduled else "OnDemandIntervals")
         assert (dag["active"], dag["catchup"], dag["paused"]) == (1, False, False)
         assert dag["params"].keys() >= {"source", "begin", "end", "target", "rate", "dry_run"}
         wanted = sorted(found.archives) if one.copies_records else [one.reads[0].name]
@@ -131,6 +132,32 @@ def test_only_a_person_starts_a_backfill_and_a_range_has_its_days() -> None:
     assert days == [1, 2, 3]
     asked = one.infer_manual_data_interval(run_after=last.add(hours=5))
     assert (asked.start, asked.end) == (last.subtract(days=1), last)
+
+
+def test_a_scheduled_backfill_leaves_out_no_interval() -> None:
+    import pendulum
+    from airflow.serialization.decoders import decode_timetable
+    from airflow.serialization.encoders import encode_timetable
+    from airflow.timetables.base import DataInterval, TimeRestriction
+
+    from penstock.airflow.dags.backfills import make_dag
+
+    scheduled = replace(catalog.load(PROJECT).backfills["replay"], scheduled=True)
+    made: Any = make_dag(scheduled, ["receipts-archive"]).timetable
+    timetable = decode_timetable(encode_timetable(made))
+    restriction = TimeRestriction(pendulum.datetime(1970, 1, 1), None, catchup=False)
+
+    def next_interval(last: DataInterval | None) -> DataInterval:
+        info = timetable.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+        assert info
+        assert info.data_interval
+        return info.data_interval
+
+    today = pendulum.today("UTC")
+    # The DAG was paused, or Airflow down, for three days.
+    ended = DataInterval(today.subtract(days=4), today.subtract(days=3))
+    assert next_interval(ended) == DataInterval(today.subtract(days=3), today.subtract(days=2))
+    assert next_interval(None).start >= today.subtract(days=2), "the first run is not that of 1970"
 
 
 def test_a_refused_backfill_is_not_retried() -> None:
