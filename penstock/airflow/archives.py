@@ -30,15 +30,21 @@ class MaintainArchive(BaseOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:  # noqa: ARG002
         from penstock.archive.stream import output_of
         from penstock.catalog import load_partial
-        from penstock.errors import Wait, optional_packages
+        from penstock.errors import DeclarationError, Wait, optional_packages
 
         with optional_packages():
             from penstock.archive.maintenance import maintain
 
         resolve_in_airflow()
-        declared, _ = load_partial(combiners=False)
+        declared, wrong = load_partial(combiners=False)
+        if (archive := declared.archives.get(self.archive)) is None:
+            raise DeclarationError(
+                f"archive {self.archive} is not maintained: no valid file declares it",
+                got="; ".join(map(str, wrong)) or None,
+                hint="`penstock archives list` shows those that are declared",
+            )
         try:
-            done = maintain(output_of(declared.archives[self.archive]))
+            done = maintain(output_of(archive))
         except Wait as e:
             raise AirflowSkipException(f"not now: {e}") from e
         for one in done:

@@ -14,7 +14,7 @@ from penstock.archive import catalog as tables
 from penstock.archive import maintenance
 from penstock.archive.stream import output_of
 from penstock.control import connect
-from penstock.errors import Wait
+from penstock.errors import DeclarationError, Wait
 from penstock.streams import Archive, Topic
 from tests.chaos.projects import other_project
 from tests.support.control_tables import create_tables
@@ -60,6 +60,14 @@ def test_each_archive_that_runs_has_a_task_that_removes_what_is_old(monkeypatch:
         with pytest.raises(AirflowSkipException, match="not now: away"):
             task.execute({})
     tables._opened.cache_clear()
+
+
+def test_an_archive_whose_file_is_invalid_is_not_maintained_and_the_file_is_named(project: Path) -> None:
+    from penstock.airflow.archives import MaintainArchive
+
+    (project / "jobs" / "shop" / "kept.py").write_text(DECLARED.replace("timedelta(0)", "nothing"))
+    with pytest.raises(DeclarationError, match=r"archive kept is not maintained: .*got: .*/shop/kept\.py .*nothing"):
+        MaintainArchive(task_id="t", archive="kept").execute({})
 
 
 def test_a_project_without_an_object_store_has_no_such_dag(airflow_home: None, tmp_path: Path) -> None:  # noqa: ARG001
