@@ -30,10 +30,6 @@ def make_dag(app: str, streams: list[Supervised]) -> DAG:
         description=f"keeps the driver of app {app} running",
         schedule="@continuous",
         max_active_runs=1,
-        # If so many runs fail one after another, supervision itself is broken, and Airflow pauses the DAG. While the
-        # API server is down a run fails in about 10 s, so it has hours to return. If a stream fails, a run takes an
-        # hour.
-        max_consecutive_failed_dag_runs=1000,
         tags=["penstock", "streams"],
         doc_md=DOC.format(app=app, streams=", ".join(f"`{s.name}`" for s in streams) or "none that can be read"),
     ) as dag:
