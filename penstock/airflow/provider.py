@@ -26,7 +26,7 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Streams on Spark and Kafka, supervised by Airflow.",
         "versions": [__version__],
         "integrations": [{"integration-name": INTEGRATION, "tags": ["software", "streaming"]}],
-        "operators": modules("operators", "commands"),
+        "operators": modules("operators", "commands", "captures"),
         "triggers": modules("triggers"),
         "hooks": modules("hooks"),
         "connection-types": [

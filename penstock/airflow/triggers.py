@@ -357,14 +357,17 @@ class CaptureStateTrigger(BaseTrigger):
 
 
 class CaptureTrigger(BaseTrigger):
-    """Fires when a capture has answered a request: `{"why_not": text}`, empty if the request was done."""
+    """Fires when a capture has answered a request: `{"why_not": text}`, empty if the request was done; or at `until`,
+    epoch seconds, with its id as `unanswered`."""
 
-    def __init__(self, capture: str, request: str) -> None:
+    # A trigger of an earlier version has no `until`.
+    def __init__(self, capture: str, request: str, until: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.capture, self.request = capture, request
+        self.capture, self.request, self.until = capture, request, until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "penstock.airflow.triggers.CaptureTrigger", {"capture": self.capture, "request": self.request}
+        attributes = {"capture": self.capture, "request": self.request, "until": self.until}
+        return "penstock.airflow.triggers.CaptureTrigger", attributes
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
@@ -382,6 +385,10 @@ class CaptureTrigger(BaseTrigger):
                 yield trigger_event({"why_not": row.answer or ""})
                 return
             if row and row.request_id != self.request:
-                yield trigger_event({"why_not": f"a later request replaced it: {row.requested}"})
+                why_not = f"a later request came: {row.requested}; whether this one was done before is not known"
+                yield trigger_event({"why_not": why_not})
+                return
+            if row and time.time() >= self.until:
+                yield trigger_event({"why_not": "", "unanswered": self.request})
                 return
             await asyncio.sleep(RETRY)

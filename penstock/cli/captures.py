@@ -236,7 +236,11 @@ def _request(name: str, what: CaptureRequest, *, wait: bool) -> None:
                 if row.answered_request_id == request:
                     break
                 if row.request_id != request:
-                    raise PenstockError(f"capture {name}: a later request replaced this one: {row.requested}")
+                    raise PenstockError(
+                        f"capture {name}: whether this request was done is not known",
+                        got=f"a later request: {row.requested}",
+                        hint="see `penstock capture state`, and ask again",
+                    )
                 if time.monotonic() > end:
                     raise PenstockError(
                         f"capture {name} has not answered within {TIMEOUT_S:.0f} s",

@@ -8,8 +8,8 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 
 from penstock.airflow.assets import lineage
+from penstock.airflow.captures import OperateCapture
 from penstock.airflow.dags.base import note_param, penstock_dag
-from penstock.airflow.operators import OperateCapture
 from penstock.catalog import partial_catalog
 from penstock.model.capture import Capture
 
@@ -20,7 +20,8 @@ DOC = """
 The driver of the app `captures` polls the table; `streams_captures` keeps it running. A run of this DAG checks the
 capture, **fails if the capture fails**, and warns if it is behind. Trigger it to poll now, to compare table and topic
 (`reconcile`), to read all rows again (`snapshot`), or to continue after a change of the statement or another decision
-(`continue`). The run ends when that is done.
+(`continue`). The run ends when that is done. While it waits, it checks the capture each hour, and **fails if the
+capture fails**; what was asked for is then done once it works.
 """
 
 

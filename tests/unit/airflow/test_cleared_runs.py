@@ -72,7 +72,7 @@ def test_a_cleared_release_releases_again(control: Control, monkeypatch: pytest.
 
 
 def test_a_cleared_request_to_a_capture_is_asked_again(control: Control) -> None:
-    from penstock.airflow.operators import OperateCapture
+    from penstock.airflow.captures import OperateCapture
 
     def reconcile(cleared: int) -> Any:
         asked = context("r1", "olga", cleared, action="reconcile", note="")

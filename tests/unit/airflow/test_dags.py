@@ -15,12 +15,10 @@ import pytest
 
 from penstock import catalog
 from penstock.control import Actor, Control, connect
-from penstock.control.repositories.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT
 from penstock.supervision import launch, release
 from tests.chaos.projects import other_project
-from tests.support import captures
 from tests.support.airflow_tasks import context, first, operator
 from tests.support.caches import clear_caches, unload_jobs
 from tests.support.control_tables import create_tables
@@ -349,51 +347,3 @@ def test_heartbeats_continue_when_the_broker_is_back_and_end_at_a_release(
     [(topic, [(due, reader)], _, writers)] = calls[0].values()
     assert not writers
     assert (topic.name, topic.heartbeat_every, due.offset.total_seconds(), reader) == ("numbers", 0, 120, "finals")
-
-
-@pytest.fixture
-def shop(control: Control) -> Control:
-    """A control database that knows the capture `shop`, whose driver polls."""
-    captures.known(control, "shop")
-    captures.reported(control, "shop", "idle", phase="polling")
-    return control
-
-
-def test_a_capture_that_fails_fails_its_task(shop: Control) -> None:
-    from airflow.sdk.exceptions import AirflowFailException
-
-    from penstock.airflow.operators import OperateCapture
-
-    task = OperateCapture(task_id="operate", capture="shop")
-    assert task.execute(context(action="check"))["state"] == "idle"
-    captures.reported(shop, "shop", "failing", "the table is gone", phase="polling")
-    with pytest.raises(AirflowFailException, match="capture shop: failing: the table is gone"):
-        task.execute(context(action="check"))
-
-
-def test_a_request_to_a_capture_waits_for_its_answer(shop: Control) -> None:
-    from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-
-    from penstock.airflow.operators import OperateCapture
-
-    task, asked = OperateCapture(task_id="operate", capture="shop"), Captures(shop)
-    with pytest.raises(TaskDeferred) as deferred:
-        task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
-    [(what, request)] = asked.requests().values()
-    assert what == "reconcile"
-    with pytest.raises(TaskDeferred):
-        task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
-    assert asked.rows()["shop"].request_id == request, "the same run again asks nothing new"
-    other = asked.ask("shop", "poll", Actor("bob", "cli"))
-    with pytest.raises(TaskDeferred) as again:
-        task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
-    assert again.value.trigger.request == request, "nor does it wait for what somebody else asked meanwhile"
-    assert asked.rows()["shop"].request_id == other
-    assert [(a["actor"], a["verb"], a["detail"]) for a in shop.actions(5) if a["actor"] == "ada"] == [
-        ("ada", "reconcile", "to be sure (run r1)")
-    ]
-    asked.answer("shop", request)
-    event = asyncio.run(first(deferred.value.trigger))
-    assert task.resume(context("r1"), event)["phase"] == "polling"
-    with pytest.raises(AirflowFailException, match="shop: refused"):
-        task.resume(context("r1"), {"why_not": "refused"})

@@ -183,7 +183,7 @@ def test_a_run_launches_the_driver_of_a_replacement(control: Control, monkeypatc
 def test_a_check_waits_for_a_driver_that_starts(control: Control) -> None:
     from airflow.sdk.exceptions import TaskDeferred
 
-    from penstock.airflow.operators import OperateCapture
+    from penstock.airflow.captures import OperateCapture
 
     assert not state_is_known(control, "totals"), "its driver has not reported yet"
     task = OperateCapture(task_id="t", capture="totals")
