@@ -17,7 +17,7 @@ from penstock.engine.operations.rebuild import rebuild
 from penstock.engine.session import INTERPRETED, session_for
 from penstock.engine.state import fold
 from penstock.engine.state.restore_rules import restorable_fold
-from penstock.errors import DeclarationError
+from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.commit_marker import read_commit_marker
 from penstock.kafka.dead_letters import HEADER_PREFIX
 from penstock.model.topic import DEAD_LETTERS, Topic
@@ -107,6 +107,7 @@ class CaseRun:
         """Run all steps.
 
         Raises:
+            BrokerError: A heartbeat did not arrive.
             CaseFailure: A step had another result.
             DeclarationError: The case does not fit its streams.
         """
@@ -134,6 +135,8 @@ class CaseRun:
                     self._send(step)
                     if step.clock is not None:
                         beater.run_once()
+                        for topic, why in beater.failing.items():
+                            raise BrokerError(f"heartbeats of {topic} do not arrive", got=why)
                 if starts:
                     self._start(started)
                 for run in self._runs:

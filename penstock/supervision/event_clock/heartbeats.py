@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -38,6 +39,8 @@ DELIVERY_TIMEOUT = 10.0
 LONGEST_WAIT = 30.0
 # A held topic is looked at so often; streams that feed topics, so often that none is ill in between unseen.
 HELD_EVERY, WATCH_EVERY = 1.0, 10.0
+# A topic whose heartbeats do not arrive gets another one so often, and is logged so often.
+FAILING_EVERY, FAILING_LOGGED_EVERY = 2.0, 600.0
 # The bound of a topic that no reader waits for.
 NO_HOLD = EventTimeBound(None)
 # A heartbeat that is so late was not sent in time: a broker, this program or its host was down.
@@ -50,6 +53,35 @@ def next_beat(topic: Topic, readers: list[HeartbeatSchedule], after_ms: int) -> 
     if topic.heartbeat_every:
         due.append(after_ms + int(topic.heartbeat_every * 1000))
     return min(due)
+
+
+@dataclass
+class SentHeartbeat:
+    """The heartbeat of all partitions of a topic, and what the broker answered, by partition."""
+
+    at: int
+    partitions: int
+    offsets: dict[int, int] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def is_answered(self) -> bool:
+        return len(self.offsets) + len(self.errors) >= self.partitions
+
+    @property
+    def fault(self) -> str:
+        """Why it did not arrive in all partitions; empty if it did."""
+        errors = {of: self.errors.get(of, "no answer") for of in range(self.partitions) if of not in self.offsets}
+        return "; ".join(f"partition {of}: {why}" for of, why in errors.items())
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        if partition is None:
+            return
+        if error:
+            self.errors[partition] = error.str()
+        elif offset is not None:
+            self.offsets[partition] = offset
 
 
 class HeartbeatSender:
@@ -77,6 +109,11 @@ class HeartbeatSender:
         self._holds = HeartbeatGate(windowed, control, settings().progress_every)
         self._idle = IdleTopics(windowed, self._holds, lambda of: log_end_offsets(admin(bootstrap), of, bootstrap))
         self._noted: dict[str, EventTimeBound] = {}
+        # Topics whose last heartbeat did not arrive, and why; when that was logged, by the monotonic clock.
+        self._failing: dict[str, str] = {}
+        self._logged_at: dict[str, float] = {}
+        # Heartbeats of failing topics that were not waited for.
+        self._probes: dict[str, SentHeartbeat] = {}
         self._partitions: dict[str, int] = {}
         self._partitions_at = float("-inf")
         self._producer = Producer(
@@ -94,6 +131,11 @@ class HeartbeatSender:
         """The topics that get few heartbeats, as no reader waits for one: see `idle.py`."""
         return self._idle.topics
 
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """The topics whose last heartbeat did not arrive, and why."""
+        return self._failing
+
     def seconds_to_next(self) -> float:
         """Seconds until a heartbeat is due, if no record ends that a topic is idle."""
         return min(self._next.values(), default=self._now() + int(LONGEST_WAIT * 1000)) / 1000 - self._clock()
@@ -102,27 +144,31 @@ class HeartbeatSender:
         """Send the heartbeats that are due; seconds until it is to be called again.
 
         Raises:
-            BrokerError: A heartbeat did not arrive. It is due again at once, with the time of then.
+            BrokerError: No topic gets heartbeats. They are due again at once, with the time of then. While only some
+                topics get none, they are `failing`.
         """
         now = self._now()
+        self._end_probes(now)
         self._holds.look(self._overdue(now))
         for name in self._idle.look():
             log.debug("topic %s is %s", name, "idle" if name in self._idle.topics else "idle no more")
             self._next[name] = self._after(name, self._last[name])
-        turn = [name for name in self._windowed if self._next.get(name, 0) <= now]
+        turn = [name for name in self._windowed if self._next.get(name, 0) <= now and name not in self._probes]
         bounds = {name: self._holds.bound(name, now) for name in turn if self._holds.running(name)}
         for name in (name for name in turn if name not in bounds):
             self._note_hold(name, NO_HOLD)
+            self._failing.pop(name, None)
             self._next[name] = now + int(WATCH_EVERY * 1000)
         for name, bound in bounds.items():
             self._note_hold(name, bound)
             if bound.why:
                 self._next[name] = now + int(HELD_EVERY * 1000)
         due = {name: bound for name, bound in bounds.items() if not bound.why or self._moves(name, bound.at)}
-        upstream = {name: self._holds.bound(name, now) for name in self._idle.upstream(due.keys()) - due.keys()}
-        due |= {name: bound for name, bound in upstream.items() if bound.at is not None}
+        upstream = self._idle.upstream(due.keys()) - due.keys() - self._probes.keys()
+        due |= {name: bound for name in upstream if (bound := self._holds.bound(name, now)).at is not None}
         if due:
             self._send(due)
+        self._log_failing()
         longest = WATCH_EVERY if self._holds.watches else LONGEST_WAIT
         # A record may come to an idle topic that would have got a heartbeat earlier.
         if any(self._prompt(name, self._last[name]) < self._next[name] for name in self._idle.topics):
@@ -178,22 +224,33 @@ class HeartbeatSender:
 
     def _send(self, due: dict[str, EventTimeBound]) -> None:
         self._refresh()
-        failed: list[str] = []
-        sent: dict[str, tuple[int, int]] = {}
-        offsets: dict[str, dict[int, int]] = {name: {} for name in due}
+        sent = {name: self._produce(name, bound) for name, bound in due.items()}
+        # The heartbeats of a topic that fails may take the whole timeout, and those of others would be late.
+        probes = self._failing.keys() & sent.keys() if self._some_arrive() else frozenset[str]()
+        awaited = {name: beat for name, beat in sent.items() if name not in probes}
+        deadline = time.monotonic() + DELIVERY_TIMEOUT + 1
+        self._producer.poll(0)
+        while not all(beat.is_answered for beat in awaited.values()) and time.monotonic() < deadline:
+            self._producer.poll(0.1)
+        for name in probes:
+            self._probes[name] = sent[name]
+            self._next[name] = self._now() + int(FAILING_EVERY * 1000)
+        faults = {name: beat.fault for name, beat in awaited.items() if beat.fault}
+        if faults.keys() - self._failing.keys():
+            self._partitions_at = float("-inf")
+        self._failing |= faults
+        for name, beat in awaited.items():
+            if name not in faults:
+                self._arrived(name, beat, due[name])
+        if faults and not self._some_arrive():
+            raise BrokerError("heartbeats did not arrive", got="; ".join(f"{n}: {why}" for n, why in faults.items()))
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            if error:
-                failed.append(f"{topic}[{partition}]: {error}")
-            elif topic is not None and partition is not None and offset is not None:
-                offsets[topic][partition] = offset
-
-        for name, bound in due.items():
-            count = self._partitions.get(name, 0)
-            # How far the streams are was looked up before; the list of topics may have taken its time.
-            at = bound.at if bound.at is not None and self._windowed[name].writers else self._now()
-            for partition in range(count):
+    def _produce(self, name: str, bound: EventTimeBound) -> SentHeartbeat:
+        # How far the streams are was looked up before; the list of topics may have taken its time.
+        at = bound.at if bound.at is not None and self._windowed[name].writers else self._now()
+        beat = SentHeartbeat(at, self._partitions.get(name, 0))
+        for partition in range(beat.partitions):
+            try:
                 self._producer.produce(
                     name,
                     key=HEARTBEAT_KEY,
@@ -201,20 +258,49 @@ class HeartbeatSender:
                     timestamp=at,
                     partition=partition,
                     headers=[(HEARTBEAT_HEADER, b"1")],
-                    on_delivery=delivered,
+                    on_delivery=beat.delivered,
                 )
-            sent[name] = (at, count)
-        unsent = self._producer.flush(DELIVERY_TIMEOUT + 1)
-        if failed or unsent:
-            self._partitions_at = float("-inf")
-            raise BrokerError("heartbeats did not arrive", got="; ".join(failed) or f"{unsent} unanswered")
-        for name, (at, count) in sent.items():
-            self._last[name] = at
-            self._holds.sent(name)
-            self._idle.sent(name, offsets[name])
-            if not due[name].why:
-                self._next[name] = self._after(name, at)
-            self._note(name, at, count)
+            except (KafkaException, BufferError) as e:
+                beat.errors[partition] = str(e)
+        return beat
+
+    def _arrived(self, name: str, beat: SentHeartbeat, bound: EventTimeBound) -> None:
+        self._recovered(name)
+        self._last[name] = beat.at
+        self._holds.sent(name)
+        self._idle.sent(name, beat.offsets)
+        if not bound.why:
+            self._next[name] = self._after(name, beat.at)
+        self._note(name, beat.at, beat.partitions)
+
+    def _some_arrive(self) -> bool:
+        """Whether the last heartbeat of any topic arrived."""
+        return bool(self._last.keys() - self._failing.keys())
+
+    def _end_probes(self, now: int) -> None:
+        """See which topics that fail take heartbeats again: the next one counts, as that of the probe is old."""
+        self._producer.poll(0)
+        for name, beat in list(self._probes.items()):
+            if not beat.is_answered:
+                self._next[name] = now + int(FAILING_EVERY * 1000)
+                continue
+            del self._probes[name]
+            if beat.fault:
+                self._failing[name] = beat.fault
+            else:
+                self._recovered(name)
+                self._next[name] = now
+
+    def _recovered(self, name: str) -> None:
+        if self._failing.pop(name, None) and self._logged_at.pop(name, None):
+            log.info("heartbeats of %s arrive again", name)
+
+    def _log_failing(self) -> None:
+        now = time.monotonic()
+        for name, why in self._failing.items():
+            if now - self._logged_at.get(name, float("-inf")) >= FAILING_LOGGED_EVERY:
+                log.warning("heartbeats of %s do not arrive, those of other topics do: %s", name, why)
+                self._logged_at[name] = now
 
     def _note(self, name: str, at: int, count: int) -> None:
         if self._control is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import KafkaError
 
 from penstock.catalog import HeartbeatReader, HeartbeatTopic, HeartbeatTopics, UpstreamWriter
 from penstock.control import Actor, Control, ProgressRow
@@ -27,21 +28,35 @@ WINDOWED: HeartbeatTopics = {
 UP = Stream("up", "chain", {"given": Input(SOURCE)}, lambda given: given, TopicOutput(FED, value="value"), Stateless())
 
 
+class Message(NamedTuple):
+    of: int
+
+    def partition(self) -> int:
+        return self.of
+
+    def offset(self) -> int:
+        return 0
+
+
 class Out:
-    """Takes what is sent, in the place of a client of a broker. fails: how many flushes nothing arrives in."""
+    """Takes what is sent, in the place of a client of a broker. refused: the topics whose records do not arrive."""
 
     def __init__(self, _: Mapping[str, Any]) -> None:
         self.sent: list[tuple[str, int]] = []
-        self.fails = 0
+        self.refused: set[str] = set()
 
-    def produce(self, topic: str, *, value: bytes, timestamp: int, **_: object) -> None:
+    def produce(
+        self, topic: str, *, value: bytes, timestamp: int, partition: int, on_delivery: Callable[..., None], **_: object
+    ) -> None:
         assert json.loads(value)["heartbeat"] == timestamp
-        if not self.fails:
+        if topic in self.refused:
+            on_delivery(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), Message(partition))
+        else:
             self.sent.append((topic, timestamp))
+            on_delivery(None, Message(partition))
 
-    def flush(self, _: float) -> int:
-        self.fails = max(0, self.fails - 1)
-        return self.fails
+    def poll(self, _: float) -> int:
+        return 0
 
     def purge(self) -> None:
         self.sent = []
@@ -61,7 +76,7 @@ class World:
         self.now = control.now() // 10_000 * 10_000
         self.control = control
         monkeypatch.setattr(heartbeats, "Producer", Out)
-        monkeypatch.setattr(heartbeats, "partition_counts", lambda *_: {"fed": 1, "source": 1})
+        monkeypatch.setattr(heartbeats, "partition_counts", lambda *_: dict.fromkeys(windowed, 1))
         monkeypatch.setattr("penstock.supervision.event_clock.gating.LOOK_EVERY", 0.0)
         self.beater = HeartbeatSender(windowed, control, "nowhere:1", clock=lambda: self.now / 1000)
         self.out: Any = self.beater._producer
@@ -135,12 +150,71 @@ def test_a_topic_whose_readers_are_stopped_has_no_beats(
 def test_a_broker_that_was_away(world: World) -> None:
     start = world.now
     world.turn(0)
-    world.now = start + 4_000
-    world.out.fails = 2
+    world.now = start + 14_000
+    world.out.refused = {"fed", "source"}
     with pytest.raises(BrokerError, match="did not arrive"):
         world.turn(0)
-    world.out.fails = 0
+    world.out.refused = set()
     assert world.turn(0) == {"fed": world.now, "source": world.now}
+
+
+def test_a_topic_that_refuses_heartbeats_stops_no_others(
+    control: Control, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from penstock import catalog
+
+    control.sync(catalog.build([UP]))
+    with_clocks = WINDOWED["fed"]._replace(writers={"up": UpstreamWriter(clocks=("source",))})
+    bad = HeartbeatTopic(Topic("bad"), [HeartbeatReader(DUE)], GRACE)
+    world = World(control, monkeypatch, {**WINDOWED, "fed": with_clocks, "bad": bad})
+    with closing(world.beater):
+        world.turn(0)
+        world.out.refused = {"bad"}
+        for seconds in (4, 10, 10, 10):
+            world.now += seconds * 1_000
+            assert world.turn(0) == {"fed": world.now, "source": world.now}
+        assert control.heartbeat_holds() == {}
+        assert world.beater.failing.keys() == {"bad"}
+        assert control.heartbeats()["bad"]["at"] == world.now - 34_000, "what did not arrive does not count"
+        assert [record.message for record in caplog.records if "bad" in record.message] == [
+            "heartbeats of bad do not arrive, those of other topics do: partition 0: Broker: Topic authorization failed"
+        ]
+        world.out.refused = set()
+        for _ in range(2):
+            world.now += 2_000
+            sent = world.turn(0)
+        assert sent["bad"] == world.now
+        assert not world.beater.failing
+
+
+def test_a_topic_that_does_not_answer_delays_no_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition without a leader takes the whole timeout, and is waited for the first time only."""
+    unanswered: list[Callable[[], None]] = []
+    produce = world.out.produce
+
+    def no_leader(topic: str, *, on_delivery: Callable[..., None], **given: Any) -> None:
+        def answer(*told: object) -> None:
+            unanswered.append(lambda: on_delivery(*told))
+
+        produce(topic, on_delivery=answer if topic == "fed" else on_delivery, **given)
+
+    world.turn(0)
+    monkeypatch.setattr(heartbeats, "DELIVERY_TIMEOUT", -0.8)
+    monkeypatch.setattr(world.out, "produce", no_leader)
+    world.now += 10_000
+    world.turn(0)
+    assert world.beater.failing == {"fed": "partition 0: no answer"}
+    polls: list[float] = []
+    monkeypatch.setattr(world.out, "poll", polls.append)
+    world.now += 10_000
+    assert world.turn(0) == {"fed": world.now, "source": world.now}
+    world.now += 10_000
+    assert world.turn(0) == {"source": world.now}, "what has no answer yet is not sent again"
+    assert not any(polls)
+    unanswered[-1]()
+    monkeypatch.setattr(world.out, "produce", produce)
+    assert world.turn(0) == {"fed": world.now}
+    assert not world.beater.failing
 
 
 def test_a_beater_that_was_away_lets_windows_close_first(

@@ -64,7 +64,7 @@ class Log:
             raise BrokerError("it is down")
         return {one: self.ends[one] for one in partitions}
 
-    def flush(self, _: float) -> int:
+    def poll(self, _: float) -> int:
         return 0
 
     def purge(self) -> None: ...
