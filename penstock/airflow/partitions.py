@@ -19,7 +19,7 @@ from airflow.sdk import Asset
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from penstock.airflow.assets import DeclaresLineage, assets, output_assets
-from penstock.airflow.triggers import RELEASES_EVERY, RETRY, ReleaseWatch, trigger_event
+from penstock.airflow.triggers import RELEASES_EVERY, RETRY, ReleaseWatch, end_of_epoch, trigger_event
 from penstock.catalog import (
     Catalog,
     Partitioned,
@@ -112,8 +112,9 @@ class PartitionsTrigger(BaseTrigger):
         names = [*(one.name for one in declared), *self.declared["reconciles"]]
         watch = PartitionWatch(declared, control, await asyncio.to_thread(lambda: settings().bootstrap))
         releases, trouble = await asyncio.to_thread(ReleaseWatch, control), ""
+        ends_at = end_of_epoch(self.until)
         try:
-            while time.time() < self.until:
+            while time.monotonic() < ends_at:
                 due, text = await asyncio.to_thread(_look, watch, control, names)
                 if due:
                     yield trigger_event({"action": "emit"})

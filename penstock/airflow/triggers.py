@@ -37,6 +37,13 @@ HANDOVER_TIMEOUT = 60.0
 resolve_in_airflow()
 
 
+def end_of_epoch(until: float) -> float:
+    """When a run ends by the monotonic clock: if the other one is set back, it would last longer by as much."""
+    from penstock.settings import settings
+
+    return time.monotonic() + min(until - time.time(), settings().supervise_epoch)
+
+
 def trigger_event(payload: dict[str, Any]) -> TriggerEvent:
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
@@ -84,7 +91,7 @@ class StreamsTrigger(BaseTrigger):
         from penstock.supervision.decision.watch import DriversWatch
 
         watch, failures = DriversWatch(control, self.app), FailureWatch(control, self.app, self.unhealthy)
-        logged_kind = ""
+        logged_kind, ends_at = "", end_of_epoch(self.until)
         while True:
             try:
                 due = await asyncio.to_thread(watch.look)
@@ -102,7 +109,7 @@ class StreamsTrigger(BaseTrigger):
                 return {"action": step.action, "why": step.why, "app": due.app, "evidence": asdict(due.evidence)}
             if new_failures:
                 return {"action": "unhealthy", "why": new_failures, "app": self.app, "evidence": None}
-            if step and time.time() >= self.until:
+            if step and time.monotonic() >= ends_at:
                 return {"action": "epoch", "why": step.why, "app": self.app, "evidence": None}
             kind = "away" if step is None else step.action if step.action == "wait" else step.why
             if kind != logged_kind:
@@ -238,7 +245,7 @@ class HeartbeatTrigger(BaseTrigger):
         bootstrap = await asyncio.to_thread(lambda: settings().bootstrap)
         beater = await asyncio.to_thread(HeartbeatSender, _windowed(self.windows), control, bootstrap)
         releases = await asyncio.to_thread(ReleaseWatch, control)
-        checked_at, logged_kind, until = time.monotonic(), "", self.until
+        checked_at, logged_kind, ends_at = time.monotonic(), "", end_of_epoch(self.until)
         try:
             while True:
                 try:
@@ -249,7 +256,7 @@ class HeartbeatTrigger(BaseTrigger):
                 if kind != logged_kind:
                     self.log.info("heartbeats: %s", text)
                     logged_kind = kind
-                late = time.time() - until
+                late = time.monotonic() - ends_at
                 if late >= 0 and (beater.seconds_to_next() >= HANDOVER or late >= HANDOVER_TIMEOUT):
                     break
                 await asyncio.sleep(min(wait, RELEASES_EVERY))
@@ -257,7 +264,7 @@ class HeartbeatTrigger(BaseTrigger):
                     changed, checked_at = await asyncio.to_thread(releases.changed), time.monotonic()
                     if changed:
                         self.log.info("heartbeats: a release may have changed the windows, which are read again")
-                        until = min(until, time.time())
+                        ends_at = min(ends_at, checked_at)
         finally:
             await asyncio.to_thread(beater.close)
         yield trigger_event({"action": "epoch"})

@@ -106,6 +106,7 @@ class HeartbeatSender:
         self._next: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._before: dict[str, int] | None = None
+        self._turn_at = 0
         self._holds = HeartbeatGate(windowed, control, settings().progress_every)
         self._idle = IdleTopics(windowed, self._holds, lambda of: log_end_offsets(admin(bootstrap), of, bootstrap))
         self._noted: dict[str, EventTimeBound] = {}
@@ -148,6 +149,9 @@ class HeartbeatSender:
                 topics get none, they are `failing`.
         """
         now = self._now()
+        if now < self._turn_at:
+            self._set_back(now)
+        self._turn_at = now
         self._end_probes(now)
         self._holds.look(self._overdue(now))
         for name in self._idle.look():
@@ -175,13 +179,21 @@ class HeartbeatSender:
             longest = LOOK_EVERY
         return max(0.0, min(self.seconds_to_next(), longest))
 
+    def _set_back(self, now: int) -> None:
+        """Go on from a clock that was set back: what was sent by the earlier time counts as sent now."""
+        log.warning("the clock was set back by %.3f s", (self._turn_at - now) / 1000)
+        self._last = {name: min(at, now) for name, at in self._last.items()}
+        if self._before is not None:
+            self._before = {name: min(at, now) for name, at in self._before.items()}
+        self._next = {name: self._after(name, at) for name, at in self._last.items()}
+
     def _overdue(self, now: int) -> dict[str, int]:
         """Topics whose next heartbeat is overdue, with the age of the last one in ms."""
         if self._control is None:
             return {}
         if self._before is None:
             try:
-                self._before = {name: row["at"] for name, row in self._control.heartbeats().items()}
+                self._before = {name: min(row["at"], now) for name, row in self._control.heartbeats().items()}
                 for name in self._control.heartbeat_holds().keys() - self._windowed.keys():
                     self._control.hold_heartbeats(name, None, "")
             except ControlError:

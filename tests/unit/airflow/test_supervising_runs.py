@@ -20,6 +20,7 @@ from penstock.devstack import releases as up_releases
 from penstock.devstack.releases import release_what_changed
 from penstock.errors import HostError, ReleaseRefused
 from penstock.monitoring.health import UNKNOWN_STATES, state_is_known
+from penstock.settings import settings
 from penstock.supervision import released_code, supervisor
 from penstock.supervision.decision.facts import Evidence, facts_of
 from penstock.supervision.decision.watch import AppWatch
@@ -103,6 +104,22 @@ def test_a_stream_that_still_fails_fails_a_run_at_its_end_only(
     control.set_desired(["totals"], "off", ME)
     report(control, totals="failing", finals="idle")
     operator().resume(context(), event)
+
+
+def test_a_clock_that_is_set_back_lengthens_no_run(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.airflow.triggers import StreamsTrigger, end_of_epoch
+
+    report(control, totals="idle", finals="idle")
+    clock = time.time
+    begun, until = time.monotonic(), clock() + 0.5
+
+    def set_back() -> float:
+        return clock() - (3_600 if time.monotonic() > begun + 0.4 else 0)
+
+    monkeypatch.setattr(time, "time", set_back)
+    event = asyncio.run(asyncio.wait_for(first(StreamsTrigger("chaos", "me", until)), 20))
+    assert event["action"] == "epoch"
+    assert end_of_epoch(clock() + 1e6) <= time.monotonic() + settings().supervise_epoch, "it was set back before"
 
 
 def test_a_store_that_is_down_for_a_moment_fails_no_run(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:

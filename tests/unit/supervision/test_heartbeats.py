@@ -147,6 +147,25 @@ def test_a_topic_whose_readers_are_stopped_has_no_beats(
     assert world.turn(0)["source"] == world.now
 
 
+def test_a_clock_that_is_set_back_stops_no_heartbeats(
+    world: World, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those of the sender that saw it, nor of one that begins after another sent by a fast clock."""
+    world.turn(1)
+    world.now -= 3_600_000
+    world.turn(1)
+    world.now += 4_000
+    assert world.turn(1) == {"fed": world.now, "source": world.now}
+    for topic in WINDOWED:
+        control.record_heartbeat(topic, world.now + 3_600_000, 1, "earlier")
+    again = World(control, monkeypatch)
+    start = again.now
+    with closing(again.beater):
+        assert again.turn(3, "failing").keys() == {"source"}
+        again.now = start + 14_000
+        assert "fed" in again.turn(4, "failing"), "a held one goes as far as its writer"
+
+
 def test_a_broker_that_was_away(world: World) -> None:
     start = world.now
     world.turn(0)
