@@ -196,11 +196,14 @@ class SendHeartbeats(BaseOperator):
     ui_color = "#f0d7de"
 
     def execute(self, context: Context) -> None:  # noqa: ARG002
-        from penstock.airflow.triggers import HeartbeatTrigger, declared_windows
+        from penstock.airflow.triggers import HeartbeatTrigger
         from penstock.settings import settings
+        from penstock.supervision.declared import declared_windows, stored_windows
 
-        until = time.time() + settings().supervise_epoch
-        self.defer(trigger=HeartbeatTrigger(declared_windows(), until), method_name="resume")
+        windows = declared_windows()
+        # Without a file, the declarations have never been read.
+        epoch = settings().supervise_epoch if windows or stored_windows().exists() else BROKEN_EPOCH
+        self.defer(trigger=HeartbeatTrigger(windows, time.time() + epoch), method_name="resume")
 
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """The epoch is over; the next run continues."""
@@ -212,17 +215,17 @@ class EndOrphanedDrivers(BaseOperator):
     ui_color = "#e2e0d5"
 
     def execute(self, context: Context) -> list[str]:
-        from penstock.catalog import load_partial
         from penstock.control import Actor, connect
         from penstock.errors import ControlError
+        from penstock.supervision.declared import declared_apps
         from penstock.supervision.reaper import reap
 
-        actor = Actor(task_key(context), "supervisor")
-        catalog, wrong = load_partial(combiners=False)
         try:
-            # An invalid file may declare any app.
-            apps = {app.name for app in connect().apps()} if wrong else set()
-            ended = list(reap(connect(), apps | catalog.apps.keys(), actor))
+            control = connect()
+            # Reading what is declared costs a process.
+            if not control.drivers():
+                return []
+            ended = list(reap(control, declared_apps(control), Actor(task_key(context), "supervisor")))
         except ControlError as e:
             raise AirflowSkipException(f"the control database does not answer, so nothing is ended: {e}") from e
         for line in ended:

@@ -6,7 +6,6 @@ They run in Airflow's triggerer, which keeps the code it started with: restart i
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -225,7 +224,7 @@ class ReleaseWatch:
 class HeartbeatTrigger(BaseTrigger):
     """Sends heartbeats until the end of the epoch or the next release, also while the broker is down for some time.
 
-    windows: the result of `declared_windows` in a new process.
+    windows: the result of `penstock.supervision.declared.declared_windows`.
     """
 
     def __init__(self, windows: list[dict[str, Any]], until: float) -> None:
@@ -268,51 +267,6 @@ class HeartbeatTrigger(BaseTrigger):
         finally:
             await asyncio.to_thread(beater.close)
         yield trigger_event({"action": "epoch"})
-
-
-def declared_windows() -> list[dict[str, Any]]:
-    """Topics that need heartbeats, as JSON: name, heartbeat_every, [every, after, name] of each reader and the least
-    grace of theirs, in seconds; by name [every, feeds, clocks] of the streams that feed it.
-
-    An invalid file must not stop the heartbeats of other files, nor those that its running driver needs: for these, the
-    windows are used that were stored when all files were valid.
-    """
-    from penstock.catalog import load_partial
-    from penstock.host.files import write_private
-    from penstock.settings import settings
-
-    catalog, wrong = load_partial(combiners=False)
-    windows = [
-        {
-            "topic": topic.topic.name,
-            "heartbeat_every": topic.topic.heartbeat_every,
-            "readers": [
-                [r.schedule.interval.total_seconds(), r.schedule.offset.total_seconds(), r.name] for r in topic.readers
-            ],
-            "grace": topic.grace,
-            "writers": {n: [w.every, list(w.feeds), list(w.clocks)] for n, w in topic.writers.items()},
-        }
-        for topic in catalog.heartbeat_topics().values()
-    ]
-    path = settings().home / "run" / "windows.json"
-    if not wrong:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_private(path, json.dumps(windows))
-    elif path.exists():
-        with suppress(ValueError):  # it may be empty after a power failure
-            windows = _both(windows, json.loads(path.read_text()))
-    return windows
-
-
-def _both(declared: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The declared windows, with the readers and writers that were stored of each topic."""
-    by_topic = {window["topic"]: window for window in declared}
-    for window in earlier:
-        merged = by_topic.setdefault(window["topic"], {"grace": 0.0, "writers": {}, **window, "readers": []})
-        merged["readers"] += [due for due in window["readers"] if due not in merged["readers"]]
-        merged["grace"] = min(merged["grace"], window.get("grace", merged["grace"]))
-        merged["writers"] = {**merged["writers"], **window.get("writers", {})}
-    return list(by_topic.values())
 
 
 def _windowed(windows: list[dict[str, Any]]) -> HeartbeatTopics:

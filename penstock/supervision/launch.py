@@ -92,14 +92,18 @@ def run_json_module(
 
     Raises:
         subprocess.TimeoutExpired: It did not end in time.
-        subprocess.CalledProcessError: It failed; `stderr` is what it wrote.
+        subprocess.CalledProcessError: It failed or gave no answer; `stderr` is what it wrote.
     """
     done = subprocess.run(
         [sys.executable, "-m", *command],
         env=environment(project) | connection_variables(project=project) | settings,
         capture_output=True, check=True, timeout=timeout,
     )  # fmt: skip
-    answer: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
+    try:
+        answer: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError) as e:  # code of the project ended it
+        error = done.stderr + b"\nit ended without an answer"
+        raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, error) from e
     return answer
 
 

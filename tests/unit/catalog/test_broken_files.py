@@ -21,6 +21,7 @@ from penstock.errors import DeclarationError, ReleaseRefused
 from penstock.host import session
 from penstock.settings import PROJECT, settings
 from penstock.supervision import launch, release
+from penstock.supervision.declared import declared_windows
 from penstock.supervision.lifecycle import Driver
 from penstock.supervision.unreadable_run import UnreadableRun
 from tests.chaos.projects import other_project
@@ -294,8 +295,6 @@ def test_state_that_does_not_fit_is_not_released_unless_accepted(
 
 
 def test_the_beats_of_a_broken_file_go_on(project: Path) -> None:
-    from penstock.airflow.triggers import declared_windows
-
     (project / "jobs" / "bank" / "rates.py").write_text(WINDOWED)
     before = declared_windows()
     assert [one["topic"] for one in before] == ["in"]
@@ -306,7 +305,7 @@ def test_the_beats_of_a_broken_file_go_on(project: Path) -> None:
 
 def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> None:
     """Its driver runs on, and its readers' windows wait for it as before."""
-    from penstock.airflow.triggers import _windowed, declared_windows
+    from penstock.airflow.triggers import _windowed
 
     (project / "jobs" / "bank" / "rates.py").write_text(WINDOWED.replace('Topic("in")', 'Topic("sales-out")'))
     before = declared_windows()

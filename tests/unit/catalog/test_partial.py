@@ -20,6 +20,7 @@ from penstock.cli import catalog
 from penstock.errors import DeclarationError
 from penstock.settings import PROJECT
 from penstock.streams import TopicOutput
+from penstock.supervision.declared import declared_windows
 from tests.chaos.projects import other_project
 from tests.support.declared_project import DECLARED
 
@@ -215,9 +216,8 @@ def test_the_page_lists_valid_declarations_and_the_number_of_broken_files(folder
     assert "ZeroDivisionError" in done.stderr
 
 
+@pytest.mark.processes
 def test_heartbeats_of_valid_declarations_continue(folder: Path) -> None:
-    from penstock.airflow.triggers import declared_windows
-
     before = declared_windows()
     (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")
     assert [one["topic"] for one in before] == ["orders"]
