@@ -151,14 +151,17 @@ class SizeLimit:
     def truncate(self, message: ProducerRecord) -> ProducerRecord:
         """Truncates key and value, and leaves large headers out, until the topic accepts the record.
 
-        The headers that begin with `penstock.` stay. Further ones state the original size and digest of key and value.
+        The headers that begin with `penstock.` stay, unless one is large: anybody may write such headers. Further ones
+        state the original size and digest of key and value.
         """
         if self.accepts(message):
             return message
         key, value = message.key or b"", message.value or b""
-        own = [header for header in message.headers if not header[0].startswith("penstock.")]
         # They take at most a quarter, as the key does.
-        leaves_out = ProducerRecord(message.topic, None, None, tuple(own)).size - RECORD_OVERHEAD > self.max_bytes // 4
+        most = self.max_bytes // 4
+        own = [(name, data) for name, data in message.headers
+               if not name.startswith("penstock.") or len(data or b"") > most]  # fmt: skip
+        leaves_out = ProducerRecord(message.topic, None, None, tuple(own)).size - RECORD_OVERHEAD > most
         headers = (
             *(header for header in message.headers if not (leaves_out and header in own)),
             ("penstock.size", str(len(key) + len(value)).encode()),
