@@ -237,8 +237,8 @@ def _check_can_start(c: Connection, name: str, app: str, previous: str, running:
 
 
 def _check_can_go_back(c: Connection, name: str, digest: str) -> None:
-    last = _row(c, (s.replacement.c.name == name) & (s.replacement.c.digest == digest))
-    if last is None or last.state != "cut":
+    last = _row(c, (s.replacement.c.name == name) & s.replacement.c.state.in_(("cut", "confirmed")))
+    if last is None or (last.state, last.digest) != ("cut", digest):
         raise ReplacementRefused(
             f"stream {name} cannot go back to the version before its replacement",
             got=f"it is {last.state} since" if last else "it was never replaced",

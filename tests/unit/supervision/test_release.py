@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.control import Actor, ReplacementRow
+from penstock.control import Actor, ReplacementRow, tables
 from penstock.errors import ReleaseRefused, ReplacementRefused
 from penstock.settings import settings
 from penstock.supervision import code_snapshot, released_code
@@ -262,6 +262,16 @@ def test_what_is_confirmed_while_the_code_is_checked_is_not_gone_back_behind(
     with pytest.raises(ReplacementRefused, match=r"s cannot go back .*; got: it is confirmed since; hint: put"):
         releases.start_going_back(p.control, "a", "s", ME, OPTIONS)
     assert p.control.open_replacement("a") is None
+
+
+def test_a_replacement_by_the_same_code_that_was_cancelled_since_does_not_keep_from_going_back(
+    p: Platform, cut: ReplacementRow
+) -> None:
+    with p.control.begin() as c:
+        c.execute(tables.replacement.update().values(requested_at=cut.requested_at - 1))
+    again = p.control.request_replacement("s", "a", cut.digest, cut.digest, ME, OPTIONS)
+    p.control.move_replacement(again.id, "cancelled")
+    assert releases.start_going_back(p.control, "a", "s", ME, OPTIONS).options["back"]
 
 
 def test_what_is_gone_back_behind_is_not_confirmed(p: Platform, cut: ReplacementRow) -> None:
