@@ -29,9 +29,9 @@ class ProjectFile(PyprojectTomlConfigSettingsSource):
         self._project = project
 
     def __call__(self) -> dict[str, Any]:
-        fields = self.settings_cls.model_fields
+        fields, located = self.settings_cls.model_fields, located_settings(self.settings_cls)
         return {
-            name: self._located(value) if name in fields and PATH in fields[name].metadata else value
+            name: self._located(value) if name in located else value
             for name, value in super().__call__().items()
             if name not in fields or not is_no_folder(fields[name], value)
         }
@@ -41,6 +41,11 @@ class ProjectFile(PyprojectTomlConfigSettingsSource):
         if not isinstance(path, str) or not path or urlparse(path).scheme:
             return path
         return str(self._project / path)
+
+
+def located_settings(settings_cls: type[BaseSettings]) -> set[str]:
+    """The names of the settings that are paths on this host."""
+    return {name for name, field in settings_cls.model_fields.items() if PATH in field.metadata}
 
 
 def is_no_folder(field: FieldInfo, value: object) -> bool:

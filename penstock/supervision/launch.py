@@ -22,6 +22,7 @@ from penstock.java.properties import properties_text
 from penstock.model.declaration import CAPTURES_APP, replaced_stream
 from penstock.model.view import views_instance
 from penstock.settings import LIBRARY, connections, executors_here, settings
+from penstock.settings.sources import located_settings
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
 LOGS_KEPT = 20
@@ -125,6 +126,7 @@ def environment(project: Path | None = None) -> dict[str, str]:
     library = [path for path in s.import_paths if path != str(s.project) or path == str(LIBRARY)]
     inherited = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     paths = dict.fromkeys([str(code), *_folders_within(code), *library, *(_moved(path, code) for path in inherited)])
+    places = located_settings(type(s)) - {"project"}
     env.update(
         # spark-submit finds Spark by the environment that is first on the path.
         PATH=os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)]),
@@ -138,12 +140,10 @@ def environment(project: Path | None = None) -> dict[str, str]:
         SPARK_LAUNCHER_OPTS=env.get("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"),
         PYSPARK_PYTHON=s.worker_python,
         PYSPARK_DRIVER_PYTHON=str(python),
-        PENSTOCK_PROJECT=str(code),
-        # As this process has them: in a released pyproject.toml they may be others, and relative to the release.
-        PENSTOCK_HOME=str(s.home),
-        PENSTOCK_CACHE=str(s.cache),
-        PENSTOCK_CHECKPOINTS=s.checkpoints,
         JAVA_HOME=str(runtime.find().home),
+        # As this process has them: in a released pyproject.toml they may be others, and relative to the release.
+        **{f"PENSTOCK_{name.upper()}": str(getattr(s, name)) for name in places},
+        PENSTOCK_PROJECT=str(code),
     )
     if executors_here(s.spark_master):
         env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

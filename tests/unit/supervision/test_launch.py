@@ -39,7 +39,9 @@ def test_a_release_has_the_places_of_its_launcher(tmp_path: Path, monkeypatch: p
     code, project = tmp_path / "code", tmp_path / "project"
     for folder in (code, project):
         folder.mkdir()
-        (folder / "pyproject.toml").write_text("[tool.penstock]\ncheckpoints = 'ck'\n")
+        (folder / "pyproject.toml").write_text(
+            "[tool.penstock]\ncheckpoints = 'ck'\nexecutor_template = 'pods/one.yaml'\n"
+        )
     monkeypatch.setenv("PENSTOCK_PROJECT", str(project))
     settings.cache_clear()
     places = {name: value for name, value in launch.environment(code).items() if name.startswith("PENSTOCK_")}
@@ -48,3 +50,4 @@ def test_a_release_has_the_places_of_its_launcher(tmp_path: Path, monkeypatch: p
     launcher, driver = settings(), Settings()
     assert driver.project == code
     assert (driver.home, driver.cache, driver.checkpoints) == (launcher.home, launcher.cache, str(project / "ck"))
+    assert driver.executor_template == str(project / "pods/one.yaml")
