@@ -264,7 +264,7 @@ class Driver(ABC):
             elif run.running:
                 log.info("stream %s is not wanted any more", name)
                 self._stop(name, run)
-            else:
+            elif name in self._desired:
                 self.rest(name, run)
         return None
 
