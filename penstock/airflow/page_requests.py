@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from penstock.web import json_body
 
 # Seconds and bytes.
-BODY_TIMEOUT, BODY_LIMIT = 10.0, 64 * 1024
+BODY_TIMEOUT, BODY_LIMIT = 10.0, 1024 * 1024
 # An offset alone may be of several topics, whose dead letters are in one.
 PLACE = r"^[a-zA-Z0-9._-]{1,249}\[[0-9]{1,9}\]@[0-9]{1,18}$"
 
@@ -34,7 +34,7 @@ class Action(BaseModel):
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
     places: list[Annotated[str, Field(pattern=PLACE)]] = Field(default=[], max_length=100)
     stream: str = Field("", max_length=249)
-    gaps: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] = Field(default=[], max_length=1000)
+    gaps: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] = Field(default=[], max_length=20_000)
     dry: bool = False
 
 
