@@ -44,9 +44,9 @@ BASE = Backfill(
     max_rate=5_000,
 )
 
-# The collection has a document for each device: its contact (none after a removal), the business of its latest login,
-# and the type and time of its latest event. A change names no business where the device logged in, so a document with
-# one is sent as a login.
+# The collection has a document for each device: its contact and the business of its latest login since the last removal
+# (neither after one), and the type and time of its latest event. A change names no business where the device logged
+# in, so a document with one is sent as a login.
 CONTACTS = Backfill(
     "contacts",
     Collection("crm", "contacts"),
