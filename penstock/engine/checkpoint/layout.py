@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from penstock.engine.checkpoint.offset_log import (
     replace_offsets,
 )
 from penstock.engine.checkpoint.recovery import CheckpointRecovery
-from penstock.engine.jvm.hadoop_fs import HadoopFolder
+from penstock.engine.jvm.hadoop_fs import COPIED, HadoopFolder
 from penstock.host.files import walk
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RESET_FILE, SPLIT_FILE = "penstock-reset.json", "penstock-split.json"
+# The ids of the topics that the first batch reads, until a commit marker has them.
+TOPIC_IDS_FILE = "penstock-topic-ids.json"
+# The folder of the checkpoints of previews, beside those of streams: no stream can have its name.
+PREVIEWS = "_previews"
 
 
 @dataclass(frozen=True)
@@ -178,8 +182,9 @@ class Checkpoint:
 
     def request_reset(self, text: str) -> None:
         """Let the next start activate a reset, instead of a pending one."""
-        if not json.loads(text).get("rebuilt") and "metadata" in self._waiting.list_names("."):
-            # A rebuilt state would go on from its own offsets.
+        there = self._waiting.list_names(".")
+        if COPIED in there or ("metadata" in there and not json.loads(text).get("rebuilt")):
+            # The rest of one that was activated; or a rebuilt state, which would go on from its own offsets.
             self._waiting.remove()
         self._waiting.replace(RESET_FILE, text)
 
@@ -190,6 +195,15 @@ class Checkpoint:
     def withdraw_reset(self) -> None:
         """Undo `begin_with`."""
         self._folder.delete(RESET_FILE)
+
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of the topics that the first batch of its query was to read; none if that has not begun."""
+        query, ids = json.loads(self._folder.read_verified(TOPIC_IDS_FILE) or '["", {}]')
+        return dict(ids) if query == self.query_id else {}
+
+    def save_topic_ids(self, ids: Mapping[str, str]) -> None:
+        """Keep the ids of the topics that the first batch of its query reads."""
+        self._folder.replace(TOPIC_IDS_FILE, json.dumps([self.query_id, dict(ids)]))
 
     def batch_split(self) -> str | None:
         """How its batches are split while memory does not hold them; None if they are not."""

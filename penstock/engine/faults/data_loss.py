@@ -130,10 +130,12 @@ class InputCheck:
 
         Args:
             mark: The marker of the last batch that is written.
-            first_ids: The ids of the topics that the query's first offsets are of: until its own marker says them.
+            first_ids: The ids of the topics that a reset's offsets are of. They, and those that the first batch was to
+                read, count until the query's own marker says them.
         """
         starts, ends = self._checkpoint.pending_offsets()
-        known_ids = mark.topic_ids if mark.query == self._checkpoint.query_id else first_ids
+        is_own = mark.query == self._checkpoint.query_id
+        known_ids = mark.topic_ids if is_own else {**self._checkpoint.topic_ids(), **first_ids}
         # The marker may name a topic that the checkpoint has forgotten.
         logs, gaps = self._look(starts, ends, known_ids, [topic for topic in known_ids if self._readers(topic)])
         self._decide(gaps, at_start=True)
@@ -148,8 +150,12 @@ class InputCheck:
     def check_before(self, batch: PlannedBatch, mark: CommitMarker, query: str) -> dict[str, str]:
         """Check before a batch is read; the ids of its topics. DeclarationError if the query must start again."""
         # A marker of another query says nothing of what this one read.
-        self._starts, self._ids = batch.starts, mark.topic_ids if mark.query == query else self._ids_at_start
-        return self._pass(batch)
+        is_own = mark.query == query
+        self._starts, self._ids = batch.starts, mark.topic_ids if is_own else self._ids_at_start
+        ids = self._pass(batch)
+        if not is_own:
+            self._checkpoint.save_topic_ids(ids)
+        return ids
 
     def check_after(self, batch: PlannedBatch) -> None:
         """Check again once it is read: records that were deleted meanwhile may be missing in it."""

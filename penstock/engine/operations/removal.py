@@ -11,6 +11,7 @@ from urllib.parse import urlparse
 
 from penstock.catalog import Catalog
 from penstock.engine.checkpoint import s3a
+from penstock.engine.checkpoint.layout import PREVIEWS
 from penstock.errors import PenstockError
 from penstock.kafka import cleanup
 from penstock.kafka.admin import admin, partition_counts
@@ -145,7 +146,7 @@ def _local_checkpoints() -> set[str]:
     root = settings().checkpoint_folder
     if root is None or not root.is_dir():
         return set()
-    names = [path.name for path in root.iterdir() if path.is_dir() and path.name != "previews"]
+    names = [path.name for path in root.iterdir() if path.is_dir() and path.name != PREVIEWS]
     return {name for name in names if not name.endswith(SUFFIXES[1:])}
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import plan_fingerprint
-from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.checkpoint.layout import PREVIEWS, Checkpoint
 from penstock.engine.commit.checked_rows import CheckedRows
 from penstock.engine.commit.rejected import RejectFinder
 from penstock.engine.error_text import root_message
@@ -248,11 +248,11 @@ def preview_folder(spark: SparkSession) -> Iterator[str]:
         return
     checkpoints, now = HadoopFolder(spark, root), int(time.time())
     # Of a process that is killed, a later one removes it: no preview takes a day.
-    for left in checkpoints.list_names("previews"):
+    for left in checkpoints.list_names(PREVIEWS):
         began = left.partition("-")[0]
         if not began.isdecimal() or now - int(began) > 86_400:
-            checkpoints.delete_folder(f"previews/{left}")
-    name = f"previews/{now}-{uuid.uuid4().hex}"
+            checkpoints.delete_folder(f"{PREVIEWS}/{left}")
+    name = f"{PREVIEWS}/{now}-{uuid.uuid4().hex}"
     try:
         yield f"{root.rstrip('/')}/{name}"
     finally:

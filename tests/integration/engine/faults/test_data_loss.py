@@ -8,7 +8,7 @@ import shutil
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -67,6 +67,10 @@ def seen(bootstrap: str) -> list[int]:
 
 def events(*numbers: int) -> list[Record]:
     return [Record(EVENTS.name, None, str(n)) for n in numbers]
+
+
+def raise_no_answer(*_: object) -> NoReturn:
+    raise BrokerError("no answer")
 
 
 def removed(bootstrap: str, before: int) -> None:
@@ -265,7 +269,7 @@ def test_a_topic_recreated_before_the_first_batch_of_a_reset_is_read_from_its_fi
 
     def failing() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(BatchDelivery, "deliver", lambda *_: (_ for _ in ()).throw(BrokerError("no answer")))
+            patch.setattr(BatchDelivery, "deliver", raise_no_answer)
             row = ProgressRow("gaps", "tests", "i")
             run = StreamRun(stream(CONTINUES), spark, bootstrap, str(tmp_path), row, book)
             try:
@@ -300,6 +304,21 @@ def test_a_topic_recreated_between_a_cut_and_the_first_batch_is_read_from_its_fi
     with running(stream(CONTINUES), spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap)[-1] == 24), 60)
     assert seen(bootstrap) == [1, 2, 3, *range(10, 25)]
+
+
+def test_a_topic_recreated_before_the_first_batch_of_a_new_stream_is_read_from_its_first_record(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(bootstrap, events(1, 2, 3))
+    removed(bootstrap, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchDelivery, "deliver", raise_no_answer)
+        with running(stream(CONTINUES), spark, bootstrap, tmp_path) as run:
+            wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "failing"), 60)
+    made_again(bootstrap, *range(10, 25))
+    with running(stream(CONTINUES), spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.reconcile, lambda: 24 in seen(bootstrap)), 60)
+    assert seen(bootstrap) == list(range(10, 25))
 
 
 def test_a_recreated_topic_is_not_read_in_the_pieces_of_the_old_one(

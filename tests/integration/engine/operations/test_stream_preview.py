@@ -247,9 +247,12 @@ def test_what_a_killed_preview_left_on_a_shared_disk_is_removed_by_a_later_one(
     settings.cache_clear()
     names = [f"{int(time.time()) - ago}-x" for ago in (60, 100_000)]
     for name in (*names, "of-an-earlier-release"):
-        (tmp_path / "previews" / name / "offsets").mkdir(parents=True)
+        (tmp_path / "_previews" / name / "offsets").mkdir(parents=True)
+    # Of a stream of that name.
+    (tmp_path / "previews" / "offsets").mkdir(parents=True)
     with preview_folder(spark) as folder:
         Path(folder).mkdir()
-        assert sorted(path.name for path in (tmp_path / "previews").iterdir()) == sorted([names[0], Path(folder).name])
-    assert [path.name for path in (tmp_path / "previews").iterdir()] == names[:1]
+        assert sorted(path.name for path in (tmp_path / "_previews").iterdir()) == sorted([names[0], Path(folder).name])
+    assert [path.name for path in (tmp_path / "_previews").iterdir()] == names[:1]
+    assert (tmp_path / "previews" / "offsets").exists()
     settings.cache_clear()
