@@ -80,6 +80,13 @@ def test_large_headers_of_the_record_are_left_out_and_those_that_say_what_it_was
     assert headers["penstock.sha256"] == record_digest(b"k", value).encode()
 
 
+def test_a_large_header_is_left_out_whatever_its_name() -> None:
+    limit = SizeLimit("t", 4000)
+    now = limit.truncate(ProducerRecord("t", b"k", b"v", (("penstock.x", NOISE[:5000]), ("penstock.reason", b"no"))))
+    assert limit.accepts(now)
+    assert [name for name, _ in now.headers] == ["penstock.reason", "penstock.size", "penstock.sha256", "penstock.cut"]
+
+
 def test_a_limit_below_what_headers_take_leaves_headers_alone() -> None:
     now = SizeLimit("t", 100).truncate(ProducerRecord("t", b"key", b"value"))
     assert (now.key, now.value) == (b"", b"")

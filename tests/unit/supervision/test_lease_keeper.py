@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -12,7 +12,7 @@ from penstock import catalog
 from penstock.capture.driver import CaptureDriver
 from penstock.capture.runner import CaptureRun
 from penstock.control import ProgressRow, tables
-from penstock.errors import LeaseHeld, LeaseLost
+from penstock.errors import ControlError, LeaseHeld, LeaseLost
 from penstock.supervision.lease_keeper import LeaseHolder
 from tests.support.supervised_platform import ME, Platform
 
@@ -50,6 +50,21 @@ def made(p: Platform, monkeypatch: pytest.MonkeyPatch) -> CaptureDriver:
 
 def active(driver: CaptureDriver) -> list[str]:
     return [name for name, run in driver._runs.items() if run.active]
+
+
+def test_no_lease_is_given_up_while_it_is_not_known_what_is_wanted(
+    p: Platform, made: CaptureDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> NoReturn:
+        raise ControlError("the control database does not answer")
+
+    for run in made._runs.values():
+        run.stop()
+    made._desired = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(p.control, "open_replacement", fail)
+        made._look()
+    assert set(p.control.leases()) == {"s", "t"}
 
 
 def test_a_command_may_run_a_capture_that_is_stopped(
