@@ -6,9 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
-from urllib.parse import urlparse
 from uuid import uuid4
 
 import psutil
@@ -225,8 +223,7 @@ def _schemas(_: Platform) -> Iterator[DoctorCheck]:
 
 def _checkpoints(_: Platform) -> Iterator[DoctorCheck]:
     """Whether the checkpoint folder can be written."""
-    root = settings().checkpoint_root
-    url = urlparse(root)
+    root, folder = settings().checkpoint_root, settings().checkpoint_folder
     if s3a.is_object_store(root):
         store, name = s3a.store_below(root), f"penstock-doctor-{uuid4().hex}"
         store.put(name, name.encode())
@@ -241,10 +238,9 @@ def _checkpoints(_: Platform) -> Iterator[DoctorCheck]:
                 "Checkpoints", "fail", f"{root} returns other bytes than were written", "check the object store"
             )
         return
-    if url.scheme not in ("", "file"):
+    if folder is None:
         yield DoctorCheck("Checkpoints", "note", f"{root} is not checked: a stream checks it at its start")
         return
-    folder = Path(url.path)
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         yield DoctorCheck("Checkpoints", "ok", f"{folder} can be written")

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import file_managers, s3a
 from penstock.engine.executor_code import EXECUTOR_FOLDER
@@ -134,7 +133,7 @@ def _submit_conf(
     if not master.startswith("local"):
         conf |= _of_executors(app, master, chosen, connector)
     hidden: dict[str, str] = {}
-    if urlparse(s.checkpoint_root).scheme in ("", "file"):
+    if s.checkpoint_folder:
         # Spark's own managers run three processes per file on a local disk. This one guards less against two writers
         # than Spark's default, which the lease and the fenced producer do here.
         conf[CHECKPOINT_WRITER], more = file_managers.LOCAL, [file_managers.jar_of(file_managers.LOCAL)]

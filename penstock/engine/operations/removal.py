@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from urllib.parse import urlparse
 
 from penstock.catalog import Catalog
 from penstock.engine.checkpoint import s3a
@@ -121,7 +119,6 @@ def used_by(catalog: Catalog, topic: str) -> list[str]:
 def folders(name: str) -> Mapping[str, Callable[[], None]]:
     """The folders of a stream's checkpoint that exist, each with the function that removes it."""
     root = settings().checkpoint_root
-    url = urlparse(root)
     remote: dict[str, Callable[[], None]] = {}
     if s3a.is_object_store(root):
         store = s3a.store_below(root)
@@ -130,8 +127,8 @@ def folders(name: str) -> Mapping[str, Callable[[], None]]:
                 remote[f"{root.rstrip('/')}/{folder}"] = partial(_delete, store, keys)
         # On this host's disk: tables, and files of folds' state that were fetched from the store.
         local = [*settings().home.glob(f"tables/*/{name}.tables"), *settings().home.glob(f"folds/*/{name}")]
-    elif url.scheme in ("", "file"):
-        local = [Path(url.path) / f"{name}{suffix}" for suffix in SUFFIXES]
+    elif on_disk := settings().checkpoint_folder:
+        local = [on_disk / f"{name}{suffix}" for suffix in SUFFIXES]
     else:
         raise PenstockError(
             "the checkpoints are neither on a disk of this machine nor in an object store",

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.layout import PREVIEWS, Checkpoint
@@ -237,8 +236,7 @@ def _reason(row: dict[str, Any]) -> str:
 @contextmanager
 def preview_folder(spark: SparkSession) -> Iterator[str]:
     """The URI of a folder for checkpoints that every executor reaches, removed at the end of the block."""
-    root = settings().checkpoint_root
-    if urlparse(root).scheme in ("", "file") and settings().spark_master.startswith("local"):
+    if settings().checkpoint_folder and settings().spark_master.startswith("local"):
         # Of a process that is killed, the next one removes it.
         folder = scratch.process_folder(settings().home / "tmp")
         try:
@@ -246,6 +244,7 @@ def preview_folder(spark: SparkSession) -> Iterator[str]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return
+    root = settings().checkpoint_root
     checkpoints, now = HadoopFolder(spark, root), int(time.time())
     # Of a process that is killed, a later one removes it: no preview takes a day.
     for left in checkpoints.list_names(PREVIEWS):
