@@ -31,15 +31,12 @@ from penstock.archive.records import SCHEMA
 from penstock.archive.stream import ArchiveOutput, output_of
 from penstock.archive.table import ArchiveTable
 from penstock.archive.writer import ArchiveWriter
-from penstock.devstack.servers.mariadb import MariaDB
-from penstock.host.ports import free_port
 from penstock.model.archive import Archive
 from penstock.model.output import CommitMarker
-from penstock.settings import settings
 from penstock.streams import Topic
+from tests.bench.archive_servers import archive_servers
 from tests.bench.common import table as as_table
 from tests.bench.common import write
-from tests.support import s3_store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BATCH = 500_000
@@ -148,17 +145,7 @@ def planned(hours: int) -> tuple[float, float, int]:
 
 
 def main(million: int, hours: int, slow_hours: int, fast_batches: int) -> None:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        s3_store.server(Path(folder) / "s3") as server,
-        MariaDB(home=Path(folder), port=free_port()) as mariadb,
-    ):
-        endpoint = s3_store.endpoint_of(server)
-        os.environ.update(
-            PENSTOCK_S3_URL=endpoint.url, PENSTOCK_S3_ACCESS_KEY=endpoint.access_key,
-            PENSTOCK_S3_SECRET_KEY=endpoint.secret_key, PENSTOCK_S3_MAKE_BUCKETS="1", PENSTOCK_CONTROL_URL=mariadb.url,
-        )  # fmt: skip
-        settings.cache_clear()
+    with tempfile.TemporaryDirectory() as folder, archive_servers(Path(folder)):
         found = {**rates(million), **rates(million, "shop STRING, amount BIGINT, at BIGINT")}
         plan_s, hours_s, files = planned(hours)
         # A batch a minute of a topic of 100 records a second; of one of 100,000, one follows the other.

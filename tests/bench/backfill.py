@@ -8,13 +8,10 @@ back. Both read from the embedded object store, over HTTP.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -33,12 +30,10 @@ from penstock.backfill.run import run
 from penstock.devstack.servers.kafka import Broker
 from penstock.host.ports import free_port
 from penstock.model.output import CommitMarker
-from penstock.object_store.bucket import Bucket
-from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Topic
 from penstock.testing import create
+from tests.bench.archive_servers import archive_servers
 from tests.bench.common import table, write
-from tests.support import s3_store
 
 TOPIC = Topic("counts", partitions=4, compacted=True)
 ARCHIVE = Archive("counts-archive", TOPIC, bucket="lake", prefix="counts")
@@ -115,26 +110,14 @@ def ours(bootstrap: str, topic: str, count: int) -> tuple[float, float]:
     return written - begun, time.monotonic() - begun
 
 
-@contextmanager
-def _parts(folder: Path) -> Iterator[str]:
-    with s3_store.server(folder / "s3") as part, Broker(home=folder, port=free_port(2)) as broker:
-        endpoint = s3_store.endpoint_of(part)
-        variables = {
-            "PENSTOCK_HOME": str(folder / "home"),
-            "PENSTOCK_S3_URL": endpoint.url,
-            "PENSTOCK_S3_ACCESS_KEY": endpoint.access_key,
-            "PENSTOCK_S3_SECRET_KEY": endpoint.secret_key,
-        }
-        os.environ.update(variables)
-        settings.cache_clear()
-        store = Bucket(endpoint, ARCHIVE.bucket, ARCHIVE.prefix)
-        store.ensure_exists()
-        yield broker.bootstrap
-
-
 def main(count: int, turns: int) -> None:
     found: list[tuple[float, float, float]] = []
-    with tempfile.TemporaryDirectory() as name, _parts(Path(name)) as bootstrap:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        archive_servers(Path(name)),
+        Broker(home=Path(name), port=free_port(2)) as broker,
+    ):
+        bootstrap = broker.bootstrap
         filled(count)
         for turn in range(turns):
             topics = [Topic(f"{what}-{turn}", partitions=4, compacted=True) for what in ("bare", "ours")]

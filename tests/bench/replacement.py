@@ -10,7 +10,6 @@ is measured, in a warm JVM: a real cut also waits for the next driver of the app
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -25,17 +24,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.archive.stream import archive_stream
 from penstock.devstack.servers.kafka import Broker
-from penstock.devstack.servers.s3 import S3Server
 from penstock.engine.replacement.input_archive import InputArchive, find_archive
 from penstock.engine.replacement.replacement import Replacement, ReplacementOptions
 from penstock.engine.session import session_for
 from penstock.host.ports import free_port
 from penstock.model.archive import Archive
 from penstock.model.topic import COMMITS
-from penstock.object_store.endpoint import ACCESS_KEY
-from penstock.settings import settings
 from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 from penstock.testing import create, running, spark_session
+from tests.bench.archive_servers import archive_servers
 from tests.bench.common import table, write
 
 if TYPE_CHECKING:
@@ -121,15 +118,10 @@ def build(spark: SparkSession, bootstrap: str, folder: Path, archive: InputArchi
 def main(records: int) -> None:
     with (
         tempfile.TemporaryDirectory() as name,
+        archive_servers(Path(name)),
         Broker(home=Path(name), port=free_port(2)) as broker,
-        S3Server(Path(name, "s3"), port=free_port()) as store,
     ):
         bootstrap, folder = broker.bootstrap, Path(name, "checkpoints")
-        os.environ.update(
-            PENSTOCK_S3_URL=store.url, PENSTOCK_S3_ACCESS_KEY=ACCESS_KEY, PENSTOCK_S3_SECRET_KEY=store.secret_key,
-            PENSTOCK_S3_MAKE_BUCKETS="1",
-        )  # fmt: skip
-        settings.cache_clear()
         create(bootstrap, *STREAM.topics(), COMMITS)
         with spark_session() as spark:
             send_orders(spark, bootstrap, records // 10)
