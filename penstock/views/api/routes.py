@@ -53,8 +53,9 @@ def request_context(request: Request, max_age_ms: int | None = None) -> RequestC
     return RequestContext(time.monotonic() + timeout, FORWARDED in request.headers, max_age_ms)
 
 
-def reject_unknown_parameters(request: Request) -> None:
+async def reject_unknown_parameters(request: Request) -> None:
     """Raise BadQuery for a parameter that the route does not know, such as a misspelled `max_age_ms`."""
+    # As a plain function it would run in a thread of its own for each request.
     name = request.scope["route"].name
     if name != "rows" and name not in openapi.OPEN_TO_ALL:
         parameters = {"max_age_ms"} if name in openapi.OF_VALUES else set[str]()

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import httpx
 import pytest
 
@@ -157,3 +158,13 @@ def test_the_examples_of_the_docs_are_answered(tmp_path: Path) -> None:
     finally:
         for pool in doors.pools:
             pool.close()
+
+
+def test_a_get_is_answered_without_another_thread_for_its_parameters(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("the request takes a thread of the pool for plain functions")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", refused)
+    assert doors.ask("rows/a").status_code == 200
