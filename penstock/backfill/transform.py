@@ -139,40 +139,49 @@ def row_spans(path: Path) -> dict[str, Span]:
 
 def _copy_interval(job: BackfillJob, files: Sequence[Path], plan: BackfillMarker, target: Path) -> None:
     """Copy the records of the interval that the plan has and no earlier plan had."""
-    offsets = {
-        partition: (plan.after_offsets.get(partition, 0), span.last + 1)
-        for partition, span in plan.source_spans.items()
-    }
-    starts, ends = zip(*offsets.values(), strict=True) if offsets else ((), ())
-    plan_offsets = pa.table(
-        {
-            "place": pa.array(offsets, pa.string()),
-            "after": pa.array(starts, pa.int64()),
-            "upto": pa.array(ends, pa.int64()),
-        }
-    )
+    places = [
+        (*place.rsplit("/", 1), plan.after_offsets.get(place, 0), span.last)
+        for place, span in plan.source_spans.items()
+    ]
     with open_duckdb(target.parent) as connection:
-        connection.register("known", plan_offsets)
-        # Records of a key keep their order, whatever their event times: otherwise an older value would be the last, or
-        # a deleted key would return. Between two partitions there is no order.
-        connection.execute(
-            f"""CREATE TABLE turns AS SELECT filename, file_row_number, CASE WHEN key IS NULL THEN event_time
-              ELSE max(event_time) OVER (PARTITION BY r.topic, r.partition, md5(key) ORDER BY r."offset") END AS turn,
-              count(*) OVER (PARTITION BY r.topic, r.partition, r."offset") AS together
-            FROM {files_as_table(files, numbered=True)} r JOIN known k ON k.place = r.topic || '/' || r.partition
-            WHERE {_interval_sql(job, "r.")} AND r."offset" >= k.after AND r."offset" < k.upto"""
+        connection.execute('CREATE TABLE known (topic VARCHAR, partition INT, "first" BIGINT, "last" BIGINT)')
+        if places:
+            connection.executemany("INSERT INTO known VALUES (?, ?, ?, ?)", places)
+        rows = (
+            f"{files_as_table(files, numbered=True)} r JOIN known k USING (topic, partition) "
+            f'WHERE {_interval_sql(job, "r.")} AND r."offset" BETWEEN k."first" AND k."last"'
         )
-        if duplicates := connection.execute("SELECT count(*) FROM turns WHERE together > 1").fetchone()[0]:  # type: ignore[index]
+        disordered, duplicates = connection.execute(
+            f"""SELECT count(*) FILTER (has_key AND event_time < latest),
+              count(*) FILTER ("offset" IN (previous, next))
+            FROM (
+              SELECT key IS NOT NULL AS has_key, event_time, "offset", max(event_time) OVER log AS latest,
+                lag("offset") OVER log AS previous, lead("offset") OVER log AS next
+              FROM {rows} WINDOW log AS (PARTITION BY topic, partition ORDER BY "offset")
+            )"""
+        ).fetchall()[0]
+        if duplicates:
             log.warning(
                 "backfill %s: %d records have the offset of another one, of a topic that was recreated: their order is "
                 "unknown",
                 job.id, duplicates,
             )  # fmt: skip
+        turn, moved = "event_time", ""
+        if disordered:
+            # Records of a key keep their order, whatever their event times: otherwise an older value would be the last,
+            # or a deleted key would return. Between two partitions there is no order.
+            connection.execute(
+                f"""CREATE TABLE moved AS SELECT filename, file_row_number, max(event_time) OVER log AS turn
+                FROM {rows} AND key IS NOT NULL
+                WINDOW log AS (PARTITION BY topic, partition, md5_number(key) ORDER BY "offset")
+                QUALIFY turn > event_time"""
+            )
+            turn, moved = "coalesce(turn, event_time)", "LEFT JOIN moved USING (filename, file_row_number)"
+        columns = ", ".join(f'"{name}"' for name in records.SCHEMA.names)
         copy_query(
             connection,
-            f"""SELECT {", ".join(f'r."{name}"' for name in records.SCHEMA.names)}
-            FROM {files_as_table(files, numbered=True)} r JOIN turns USING (filename, file_row_number)
-            ORDER BY turn, topic, partition, "offset", md5(value)""",
+            f"""SELECT {columns} FROM (SELECT * FROM {rows}) {moved}
+            ORDER BY {turn}, topic, partition, "offset"{", md5(value)" if duplicates else ""}""",
             target,
         )
 
