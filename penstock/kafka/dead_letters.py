@@ -188,7 +188,7 @@ def read_range_batches(
                 raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {READ_TIMEOUT:g} s")
             # Records that the client has already fetched.
             messages = [first, *reader.consume(MAX_POLL_RECORDS, 0)]
-            if not any(map(KafkaMessage.error, messages)) and (messages[-1].offset() or 0) < end:
+            if not any(map(KafkaMessage.error, messages)) and (messages[-1].offset() or 0) < end - 1:
                 yield messages
                 continue
             stop = next(
@@ -196,6 +196,9 @@ def read_range_batches(
             )
             if batch := messages[:stop]:
                 yield batch
+                # What lies behind the range may be unreadable.
+                if batch[-1].offset() == end - 1:
+                    return
             if stop is None:
                 continue
             error = messages[stop].error()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from confluent_kafka import Consumer, Message
+from more_itertools import split_when
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, all_end_offsets, first_offsets, partition_counts
@@ -20,6 +21,9 @@ from penstock.kafka.dead_letters import (
 )
 from penstock.kafka.limits import as_bytes, record_digest
 from penstock.model.topic import CREATE_FOR_SINK
+
+# Records between two that are wanted: over more, seeking is quicker than reading.
+MAX_SKIPPED = 3_000
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,38 @@ def _last_records(
         span *= 8
 
 
+def records_at(positions: Iterable[tuple[str, int, int]], bootstrap: str) -> Iterator[TopicRecord]:
+    """Yields the records at some positions (topic, partition, offset), as far as they are still there."""
+    parts: dict[tuple[str, int], set[int]] = {}
+    for topic, partition, offset in positions:
+        parts.setdefault((topic, partition), set()).add(offset)
+    if not parts:
+        return
+    first = first_offsets(admin(bootstrap), parts, bootstrap)
+    with open_consumer(bootstrap) as reader:
+        for part, offsets in parts.items():
+            groups = split_when(sorted(offsets), lambda offset, following: following - offset > MAX_SKIPPED)
+            spans = [(max(group[0], first.get(part, 0)), group[-1] + 1) for group in groups]
+            for message in _read_ranges(reader, part, spans):
+                if message.offset() in offsets:
+                    offsets.discard(message.offset() or 0)
+                    yield to_record(message)
+            # A record that is removed meanwhile ends the reading of its range early.
+            yield from map(to_record, _read_ranges(reader, part, [(offset, offset + 1) for offset in offsets]))
+
+
+def _read_ranges(reader: Consumer, part: tuple[str, int], ranges: Iterable[tuple[int, int]]) -> Iterator[Message]:
+    for start, end in ranges:
+        yield from read_range(reader, *part, start, end)
+
+
+def metadata_at(positions: Iterable[tuple[str, int, int]], bootstrap: str) -> dict[tuple[str, int, int], TopicRecord]:
+    """Returns the same by position without keys and values, which may be large."""
+    return {record.location: replace(record, key=None, value=None) for record in records_at(positions, bootstrap)}
+
+
 def record_of_dead_letter(letter: DeadLetter, reader: Consumer, ids: Mapping[str, str]) -> TopicRecord | None:
     """Returns the record of a dead letter: the original if it still exists, else the copy; None if neither is complete.
-
-    A copy without the record's timestamp is incomplete, since the timestamp may be the version.
 
     Args:
         letter: the dead letter.
@@ -102,6 +134,14 @@ def record_of_dead_letter(letter: DeadLetter, reader: Consumer, ids: Mapping[str
         return None
     if (message := find_at_origin(letter, origin, reader, ids)) is not None:
         return to_record(message)
+    return copied_record(letter, origin)
+
+
+def copied_record(letter: DeadLetter, origin: RecordLocation) -> TopicRecord | None:
+    """Returns the record as its dead letter holds it; None if that is incomplete.
+
+    It is without the record's timestamp, which may be the event time, or the version in a store.
+    """
     timestamp = letter.penstock_headers.get("timestamp", "")
     if letter.truncated or not timestamp.removeprefix("-").isdecimal():
         return None

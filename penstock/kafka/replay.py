@@ -41,7 +41,7 @@ from penstock.kafka.limits import (
     producer_timestamp,
     size_limits,
 )
-from penstock.kafka.record_lookup import find_at_origin
+from penstock.kafka.record_lookup import copied_record, find_at_origin
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import Topic
 
@@ -226,7 +226,12 @@ def _plan(letter: DeadLetter, others: list[str], reader: Consumer, ids: Mapping[
         return Replay(letter, ProducerRecord(origin.topic, key, value, headers, origin.partition, timestamp))
     if letter.truncated:
         return Replay(letter, refusal="its copy is truncated, and the topic no longer has the record")
-    return Replay(letter, ProducerRecord(origin.topic, letter.key, letter.value, marker, origin.partition))
+    if (copy := copied_record(letter, origin)) is None:
+        return Replay(
+            letter, refusal="its copy has neither timestamp nor headers, and the topic no longer has the record"
+        )
+    headers, timestamp = (*copy.headers, *marker), producer_timestamp(copy.timestamp)
+    return Replay(letter, ProducerRecord(origin.topic, copy.key, copy.value, headers, origin.partition, timestamp))
 
 
 def _refuse_older(replays: Iterable[Replay], reader: Consumer, bootstrap: str) -> Iterator[Replay]:

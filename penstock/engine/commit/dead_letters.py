@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.engine.commit.rejected import DEAD_LETTER_SCHEMA, origin_headers
-from penstock.kafka.admin import admin, first_offsets
-from penstock.kafka.dead_letters import HEADER_PREFIX, HIDDEN, RecordLocation, open_consumer, read_range
-from penstock.kafka.record_lookup import TopicRecord, to_record
+from penstock.kafka.dead_letters import HEADER_PREFIX, HIDDEN, RecordLocation
+from penstock.kafka.record_lookup import TopicRecord, records_at
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
-
     from penstock.engine.commit.dead_letter_index import DeadLetterIndex
 
 POSITION_COLUMNS = ("topic", "partition", "offset")
@@ -51,7 +49,7 @@ def dead_letters_of_rows(
     for position, reason in zip(positions, reasons_by_row.values(), strict=True):
         if not index.contains(position, target):
             reasons.setdefault(RecordLocation(**position), []).append(reason)
-    records = dict(_records(reasons, bootstrap))
+    records = {record.location: record for record in records_at(reasons, bootstrap)}
     letters = [
         _of_record(position, row_reasons, records.get(position), stream, output, index.topic_ids, hides=hides_records)
         for position, row_reasons in reasons.items()
@@ -80,45 +78,14 @@ def _of_record(
     *,
     hides: bool,
 ) -> dict[str, Any]:
-    """The dead letter of a record, of which several rows may be refused; the record's own headers come first."""
+    """The dead letter of a record, of which several rows may be refused."""
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more of its rows)"
-    reason_headers = [
-        *origin_headers(position._asdict(), stream, "reason", reason, ids),
-        (f"{HEADER_PREFIX}output", output.encode()),
-    ]
+    held = replace(record, headers=()) if record and hides else record
+    headers = origin_headers(position._asdict(), stream, "reason", reason, ids, held)
+    headers.append((f"{HEADER_PREFIX}output", output.encode()))
     if record is None:
         # Compaction or retention has removed the record since the batch read it.
-        return {"key": None, "value": None, "headers": [*reason_headers, (f"{HEADER_PREFIX}cut", b"key, value")]}
-    reason_headers.append((f"{HEADER_PREFIX}timestamp", str(record.timestamp).encode()))
+        return {"key": None, "value": None, "headers": [*headers, (f"{HEADER_PREFIX}cut", b"key, value")]}
     if hides:
-        return {"key": None, "value": None, "headers": [*reason_headers, (f"{HEADER_PREFIX}{HIDDEN}", b"key, value")]}
-    headers = [*record.headers, *reason_headers]
+        return {"key": None, "value": None, "headers": [*headers, (f"{HEADER_PREFIX}{HIDDEN}", b"key, value")]}
     return {"key": record.key, "value": record.value, "headers": headers}
-
-
-def _records(positions: Iterable[RecordLocation], bootstrap: str) -> Iterator[tuple[RecordLocation, TopicRecord]]:
-    """The records at some positions, as far as they are still there."""
-    parts: dict[tuple[str, int], set[int]] = {}
-    for topic, partition, offset in positions:
-        parts.setdefault((topic, partition), set()).add(offset)
-    if not parts:
-        return
-    first = first_offsets(admin(bootstrap), parts, bootstrap)
-    with open_consumer(bootstrap) as reader:
-        for part, offsets in parts.items():
-            # They belong to one batch: reading everything between them is quicker than seeking each. A record removed
-            # meanwhile ends the reading early, so each missing one is then read alone.
-            spans = [(max(min(offsets), first.get(part, 0)), max(offsets) + 1)]
-            for message in _read(reader, part, spans):
-                if message.offset() in offsets:
-                    offsets.discard(message.offset() or 0)
-                    record = to_record(message)
-                    yield record.location, record
-            for message in _read(reader, part, [(offset, offset + 1) for offset in offsets]):
-                record = to_record(message)
-                yield record.location, record
-
-
-def _read(reader: Consumer, part: tuple[str, int], spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
-    for start, end in spans:
-        yield from read_range(reader, *part, start, end)

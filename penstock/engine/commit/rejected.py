@@ -16,7 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.codec import columnar
 from penstock.engine.commit.dead_letter_index import DeadLetterIndex
 from penstock.engine.query import decode, source
-from penstock.kafka.dead_letters import HEADER_PREFIX
+from penstock.kafka.dead_letters import HEADER_PREFIX, RecordLocation
+from penstock.kafka.record_lookup import TopicRecord, metadata_at
 from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ class RejectFinder:
     def _find_dead(self, batch: PlannedBatch, execution: BatchExecution, rejected: RejectedRecords) -> None:
         """Add the bad records. Only a batch with more of them than the metric holds is read a second time."""
         # Two inputs may read the same topic.
-        added: set[tuple[str, int, int]] = set()
+        added: set[RecordLocation] = set()
+        letters: list[tuple[RecordLocation, dict[str, Any], str]] = []
         for name, input_ in self._stream.sources.items():
             metric = execution.observed_metric(f"bad_{name}") if input_.schema else None
             count, records = decode.parse_bad_metric(metric) if metric is not None else (0, None)
@@ -122,14 +124,18 @@ class RejectFinder:
                 continue
             target = input_.dead_letter_topic.name if input_.dead_letter_topic else ""
             for record in self._read_bad(input_, batch) if records is None else records:
-                position = (record["topic"], record["partition"], record["offset"])
+                position = RecordLocation(record["topic"], record["partition"], record["offset"])
                 if position in added or self.index.contains(record, target):
                     continue
                 added.add(position)
                 rejected.dead += 1
                 rejected.first_reason = rejected.first_reason or record["reason"]
                 if target:
-                    self._add(rejected, record, target, "reason", record["reason"])
+                    letters.append((position, record, target))
+        # Spark does not hand on timestamps and headers: it would do so for each good record, too.
+        originals = metadata_at((position for position, _, _ in letters), self._bootstrap)
+        for position, record, target in letters:
+            self._add(rejected, record, target, "reason", record["reason"], originals.get(position))
 
     def _read_bad(self, input_: Input, batch: PlannedBatch) -> Iterator[dict[str, Any]]:
         raw = source.batch_records(self._spark, input_, self._bootstrap, batch, self._excluded)
@@ -197,21 +203,34 @@ class RejectFinder:
             starts[topic] = {p: max(at, min(processed.get(p, 0), ends.get(p, 0))) for p, at in parts.items()}
         return replace(batch, starts=starts)
 
-    def _add(self, rejected: RejectedRecords, record: dict[str, Any], topic: str, header: str, text: str) -> None:
+    def _add(
+        self,
+        rejected: RejectedRecords,
+        record: dict[str, Any],
+        topic: str,
+        header: str,
+        text: str,
+        original: TopicRecord | None = None,
+    ) -> None:
         """Add an input's record to the rows of a topic, with headers of its origin and one more."""
         rejected.by_topic.setdefault(topic, []).append(
             {
                 "key": record["key"],
                 "value": record["value"],
-                "headers": origin_headers(record, self._stream.name, header, text, self.index.topic_ids),
+                "headers": origin_headers(record, self._stream.name, header, text, self.index.topic_ids, original),
             }
         )
 
 
 def origin_headers(
-    record: Mapping[str, Any], stream: str, header: str, text: str, ids: Mapping[str, str]
-) -> list[tuple[str, bytes]]:
-    """Headers of a dead letter or late record.
+    record: Mapping[str, Any],
+    stream: str,
+    header: str,
+    text: str,
+    ids: Mapping[str, str],
+    original: TopicRecord | None = None,
+) -> list[tuple[str, bytes | None]]:
+    """Headers of a dead letter or late record; the record's own come first.
 
     Args:
         record: has the record's `topic`, `partition` and `offset`.
@@ -219,6 +238,7 @@ def origin_headers(
         header: name of a further header.
         text: value of that header.
         ids: the broker's ids of topics, as far as they are known.
+        original: the record in its topic; without it the headers say neither its timestamp nor its own headers.
     """
     fields = {
         "topic": record["topic"],
@@ -229,7 +249,10 @@ def origin_headers(
     }
     if topic_id := ids.get(record["topic"]):
         fields["topic-id"] = topic_id
-    return [(f"penstock.{name}", value.encode()) for name, value in fields.items()]
+    if original:
+        fields["timestamp"] = str(original.timestamp)
+    own = original.headers if original else ()
+    return [*own, *((f"{HEADER_PREFIX}{name}", value.encode()) for name, value in fields.items())]
 
 
 def batch_time(batch: PlannedBatch) -> Column:

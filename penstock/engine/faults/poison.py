@@ -20,6 +20,7 @@ from penstock.engine.faults.poison_search import PoisonSearch, is_infrastructure
 from penstock.engine.query import source
 from penstock.engine.query.source import RecordPosition
 from penstock.errors import Blocked, LeaseLost
+from penstock.kafka.record_lookup import metadata_at
 from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ class PoisonRecords:
             return rejected
         rejected.first_reason = self.left_out[positions[0]]
         done: set[RecordPosition] = set()
+        letters: dict[RecordPosition, tuple[dict[str, Any], str]] = {}
         for input_ in self.stream.sources.values():
             rows = source.batch_records(self.search.spark, input_, self.search.bootstrap, span_of(positions, batch))
             rows = rows.where(source.is_at(positions))
@@ -174,8 +176,12 @@ class PoisonRecords:
                 done.add(position)
                 rejected.dead += 1
                 if target:
-                    reason = self.left_out[position]
-                    headers = origin_headers(row.asDict(), self.stream.name, "reason", reason, index.topic_ids)
-                    letter = {"key": row.key, "value": row.value, "headers": headers}
-                    rejected.by_topic.setdefault(target.name, []).append(letter)
+                    letters[position] = row.asDict(), target.name
+        originals = metadata_at(letters, self.search.bootstrap)
+        for position, (record, topic) in letters.items():
+            headers = origin_headers(
+                record, self.stream.name, "reason", self.left_out[position], index.topic_ids, originals.get(position)
+            )
+            letter = {"key": record["key"], "value": record["value"], "headers": headers}
+            rejected.by_topic.setdefault(topic, []).append(letter)
         return rejected

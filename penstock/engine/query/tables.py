@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlparse
 
 import pyarrow as pa
 
 from penstock.engine.commit.rejected import DEAD_LETTER_SCHEMA, origin_headers
 from penstock.errors import DeclarationError
+from penstock.kafka.record_lookup import metadata_at
 from penstock.settings import settings
 from penstock.tables.table_store import BATCH_ROWS, TableCorrupt, TableFiles, TableManifest, TableScan
 from penstock.tables.topic_reader import TopicReader, table_ddl
@@ -160,9 +161,9 @@ class StreamTable:
         same = mark.topic_ids.get(self.topic) == self.id
         self._written = dict(mark.offsets.get(self.topic, {})) if same else {}
 
-    def unwritten_dead_letters(self, stream: str) -> list[dict[str, object]]:
+    def unwritten_dead_letters(self, stream: str) -> list[dict[str, Any]]:
         """The oldest dead letters that no batch has written, as rows of their topic with `reason`."""
-        letters: list[dict[str, object]] = []
+        letters: list[dict[str, Any]] = []
         self._taking, self.offsets = 0, self.next
         previous, ids = self.offsets, {self.topic: self.id}
         for table, next_offsets in self._files.bad_records():
@@ -172,10 +173,14 @@ class StreamTable:
                 break
             self._taking, previous = self._taking + 1, dict(next_offsets)
             letters += [
-                {**row, "headers": origin_headers({**row, "topic": self.topic}, stream, "reason", row["reason"], ids)}
+                {**row, "topic": self.topic}
                 for row in table.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
                 if row["offset"] >= self._written.get(row["partition"], 0)
             ]
+        positions = [(self.topic, row["partition"], row["offset"]) for row in letters]
+        originals = metadata_at(positions, self._bootstrap)
+        for row, position in zip(letters, positions, strict=True):
+            row["headers"] = origin_headers(row, stream, "reason", row["reason"], ids, originals.get(position))
         return letters
 
     def dead_letters_written(self) -> None:

@@ -58,15 +58,18 @@ def put_aside(
     most: int = 0,
     topic_id: str = "",
     key: str = "k",
+    timestamp: int | None = 1_700_000_000_000,
 ) -> None:
     """Letters of records, as (stream, partition, offset, value), cut to a size if one is given. key: a letter of it for
-    each record, the last for all others."""
+    each record, the last for all others. timestamp: of the records, which have a header then; None: unknown."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for number, (stream, partition, offset, value) in enumerate(records):
         said = {"topic": SALES.name, "partition": partition, "offset": offset, "stream": stream, "reason": "no: it"}
         said |= {"topic-id": topic_id} if topic_id else {}
+        said |= {"timestamp": timestamp} if timestamp else {}
         headers = tuple((f"penstock.{name}", str(text).encode()) for name, text in said.items())
-        letter = ProducerRecord(topic, key[min(number, len(key) - 1)].encode(), value.encode(), headers)
+        own = (("h", b"1"),) if timestamp else ()
+        letter = ProducerRecord(topic, key[min(number, len(key) - 1)].encode(), value.encode(), (*own, *headers))
         letter = SizeLimit(topic, most).truncate(letter) if most else letter
         producer.produce(topic, key=letter.key, value=letter.value, headers=list(letter.headers))
     assert producer.flush(30) == 0
@@ -95,9 +98,22 @@ def test_a_record_is_sent_again_once_to_where_it_was(bootstrap: str) -> None:
         done.result(30)
     assert [one.refusal for one in sent_again(bootstrap, "ab")] == ["", ""]
     assert of_sales(bootstrap) == [(1, "zero", "sales[1]@0"), (1, "one", "sales[1]@1")]
-    assert read(bootstrap, SALES.name)[-1].timestamp == 1_700_000_000_000
+    copy, original = read(bootstrap, SALES.name)[-2:]
+    assert (copy.timestamp, original.timestamp) == (1_700_000_000_000, 1_700_000_000_000)
+    assert (dict(copy.headers).get("h"), dict(original.headers).get("h")) == ("1", None)
     assert [one.already_replayed for one in sent_again(bootstrap, "ab")] == [True, True]
     assert len(of_sales(bootstrap)) == 2
+
+
+def test_a_copy_without_the_time_of_its_record_is_not_sent(bootstrap: str) -> None:
+    """It would have the time of now, which may be the event time."""
+    send(bootstrap, [Record(SALES.name, "k", "zero", 0)])
+    put_aside(bootstrap, ("a", 0, 0, "zero"), ("a", 0, 7, "seven"), timestamp=None)
+    assert [one.refusal for one in sent_again(bootstrap)] == [
+        "",
+        "its copy has neither timestamp nor headers, and the topic no longer has the record",
+    ]
+    assert [value for _, value, _ in of_sales(bootstrap)] == ["zero"]
 
 
 def test_a_record_of_a_topic_that_was_made_again_is_another_one(bootstrap: str) -> None:

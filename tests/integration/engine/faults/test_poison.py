@@ -66,6 +66,7 @@ def test_records_that_make_a_batch_fail_are_put_aside_and_all_others_count(
     letters = read(bootstrap, DEAD.name)
     assert [place(one) for one in letters] == ["orders[1]@1", "orders[1]@2"]
     assert [json.loads(one.value or "")["amount"] for one in letters] == [70, 80]
+    assert {dict(one.headers)["penstock.timestamp"] for one in letters} == {str(MINUTE)}
     assert all("Division by zero" in why(one) for one in letters)
     # As if the driver had died behind the first batch's transaction: it is run again, and finds its records anew.
     before = read(bootstrap, SHARES.name), letters

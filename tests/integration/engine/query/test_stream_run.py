@@ -22,6 +22,7 @@ from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.replacement.running_version import RunningVersion
 from penstock.errors import Blocked, LeaseLost
 from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.dead_letters import read_dead_letters
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
@@ -107,7 +108,9 @@ def test_dead_letters_hold_the_record_as_it_came(
 
     monkeypatch.setattr(source, "batch_records", noted)
     rubbish = ['{"n": 1}', "grün", "{", '{"n":"x","at":60000}', None, FUTURE, NANOSECONDS, *more]
-    send(bootstrap, [*events(1, 2), *(Record("events", f"k{i}", text) for i, text in enumerate(rubbish))])
+    own = (("own", "1"), ("own", "2"))
+    sent = (Record("events", f"k{i}", text, timestamp=MINUTE, headers=own) for i, text in enumerate(rubbish))
+    send(bootstrap, [*events(1, 2), *sent])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         run.process_all_available()
         assert (run.figures.dead, counts(bootstrap)) == (len(rubbish), {str(MINUTE): (2, 3)})
@@ -125,6 +128,9 @@ def test_dead_letters_hold_the_record_as_it_came(
         "no event time: timestamp_millis(at) gives none",
     ]
     assert dict(found["k0"].headers)["penstock.offset"] == "1"
+    letters = list(read_dead_letters([EVENTS.dead_letters], bootstrap))
+    assert {letter.headers for letter in letters} == {(("own", b"1"), ("own", b"2"))}
+    assert {letter.penstock_headers["timestamp"] for letter in letters} == {str(MINUTE)}
 
 
 def test_a_batch_that_failed_before_its_output_is_written_once(

@@ -192,6 +192,7 @@ def test_a_value_that_is_no_record_is_one_dead_letter_and_a_batch_run_again_sees
     headers = [dict(r.headers) for r in read(bootstrap, SHOPS.dead_letters)]
     places = sorted((h["penstock.topic"], h["penstock.partition"], h["penstock.offset"]) for h in headers)
     assert places == [("shops", "0", "1"), ("shops", "1", "1"), ("shops", "1", "2")]
+    assert all("penstock.timestamp" in h for h in headers)
 
 
 def test_dead_letters_beyond_a_batchs_share_go_with_the_next(
