@@ -88,7 +88,8 @@ class IndexManager:
                 hint=f"delete it (DELETE _index_template/{name}) if no sink needs it: it is created again",
             )
         old, declared = present.get("template", {}), wanted["template"]
-        if not self._missing_fields(f"index template {name}", old.get("mappings", {}), declared["mappings"]):
+        index, what = self._output.index, f"index template {name}"
+        if not self._missing_fields(what, index, old.get("mappings", {}), declared["mappings"]):
             return False
         declared["settings"] = old.get("settings", declared["settings"])
         log.warning("elasticsearch: index template %s gets new fields", name)
@@ -139,7 +140,7 @@ class IndexManager:
             what = f"index {index} of Elasticsearch takes no document of {self._output.name}"
             raise SinkError(what, got=got, hint=hint)
         ((name, present),) = indexes.items()
-        missing = self._missing_fields(f"index {name}", present["mappings"], self._template["mappings"])
+        missing = self._missing_fields(f"index {name}", name, present["mappings"], self._template["mappings"])
         if missing:
             self._client.indices.put_mapping(index=name, properties=missing)
             log.warning("elasticsearch: index %s gets new fields: %s", name, ", ".join(missing))
@@ -171,8 +172,13 @@ class IndexManager:
         except AuthorizationException:
             return False  # not known
 
-    def _missing_fields(self, what: str, present: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-        missing, differing = differences(present.get("properties", {}), wanted["properties"])
+    def _missing_fields(
+        self, what: str, index: str, present: Mapping[str, Any], wanted: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        properties = present.get("properties", {}), wanted["properties"]
+        missing, differing = differences(*properties, {})
+        if differing:
+            missing, differing = differences(*properties, self._parameters(index))
         if differing:
             raise SinkError(
                 f"{what} of Elasticsearch is not as {self._output.name} declares it",
@@ -181,6 +187,15 @@ class IndexManager:
                 "sink start over",
             )
         return missing
+
+    def _parameters(self, index: str) -> dict[str, Mapping[str, Any]]:
+        """The parameters of an index's fields by full name, with those at their default, which a mapping leaves out."""
+        try:
+            indexes = self._client.indices.get_field_mapping(fields="*", index=index, include_defaults=True)
+        except NotFoundError:
+            return {}
+        fields = {name: field for one in indexes.body.values() for name, field in one["mappings"].items()}
+        return {name: next(iter(field["mapping"].values()), {}) for name, field in fields.items()}
 
     def _suffixed(self) -> dict[str, datetime]:
         """The existing indexes with a suffix of this unit, each with the end of its time."""

@@ -23,6 +23,8 @@ RESERVED = {
 KEYWORD_LENGTH = 8191
 # Text is searched by its words, and as a whole by `<field>.keyword`, as in Elasticsearch's dynamic mapping.
 TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": KEYWORD_LENGTH}}}
+# Parameters of objects, which have no others.
+OBJECT_DEFAULTS = {"enabled": True, "include_in_parent": False, "include_in_root": False}
 SIMPLE_TYPES = (
     (types.is_boolean, "boolean"),
     (types.is_int8, "byte"),
@@ -144,8 +146,17 @@ def _properties_at(top: Properties, path: str) -> Properties | None:
     return properties
 
 
-def differences(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[Properties, list[str]]:
-    """The properties to add to the present ones, and what differs, in words. Undeclared ones may be present."""
+def differences(
+    present: Mapping[str, Any], wanted: Mapping[str, Any], parameters: Mapping[str, Mapping[str, Any]], parent: str = ""
+) -> tuple[Properties, list[str]]:
+    """The properties to add to the present ones, and what differs, in words. Undeclared ones may be present.
+
+    Args:
+        present: the properties that exist.
+        wanted: those that are declared.
+        parameters: of fields by full name, as they are where a present property leaves them out.
+        parent: the full name of the field that has the properties, with a dot.
+    """
     missing: Properties = {}
     differing: list[str] = []
     for name, want in wanted.items():
@@ -153,9 +164,10 @@ def differences(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[
         if have is None:
             missing[name] = want
             continue
-        differing += [f"{name} {text}" for text in _describe_differences(have, want)]
+        known = {**parameters.get(parent + name, OBJECT_DEFAULTS), **have}
+        differing += [f"{name} {text}" for text in _describe_differences(known, want)]
         for part in ("properties", "fields"):
-            more, worse = differences(have.get(part, {}), want.get(part, {}))
+            more, worse = differences(have.get(part, {}), want.get(part, {}), parameters, f"{parent}{name}.")
             if more:
                 missing.setdefault(name, {k: v for k, v in have.items() if k not in ("properties", "fields")})
                 missing[name][part] = more
@@ -168,6 +180,21 @@ def _describe_differences(have: Mapping[str, Any], want: Mapping[str, Any]) -> I
         if key in ("properties", "fields"):
             continue
         present = have.get(key, "object" if key == "type" else None)
-        # Elasticsearch answers with text where it was given a number or a boolean.
-        if str(present).lower() != str(value).lower():
+        if not _is_alike(present, value):
             yield f"has {key} {present}, declared is {value}"
+
+
+def _is_alike(present: Any, declared: Any) -> bool:
+    """Whether Elasticsearch answers with one value where it was given the other.
+
+    It gives text for a number or a boolean, 1.0 for 1, a list for its only value, and an object with what was left out.
+    """
+    if isinstance(present, Mapping) and isinstance(declared, Mapping):
+        return all(_is_alike(present.get(name), value) for name, value in declared.items())
+    if isinstance(present, list) or isinstance(declared, list):
+        have, want = (value if isinstance(value, list) else [value] for value in (present, declared))
+        return len(have) == len(want) and all(map(_is_alike, have, want))
+    try:
+        return str(present).lower() == str(declared).lower() or float(present) == float(declared)
+    except (TypeError, ValueError):
+        return False

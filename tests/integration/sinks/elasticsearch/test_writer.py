@@ -316,6 +316,27 @@ def test_an_index_is_made_as_declared_and_never_changed_in_silence(opened: Opene
     assert search.documents("things").keys() == {"a", "b"}
 
 
+def test_an_index_is_as_declared_however_elasticsearch_says_it(opened: Opened, search: Server) -> None:
+    """It leaves out what is the default, gives 1.0 for 1, and a list for its only value."""
+    name = '{"type": "keyword", "index": true, "doc_values": true, "copy_to": "all", "ignore_above": 256}'
+    declared = {"fields": (("name", name), ("x", '{"type": "double", "null_value": 1, "coerce": true}'))}
+    shape = pa.struct([*SHAPE, pa.field("x", pa.float64()), pa.field("all", pa.string())])
+    give(opened(**declared), row("a", 1, {"name": "x"}), shape=shape)
+    second = opened(**declared)
+    give(second, row("b", 1, {"name": "x"}), shape=shape)
+    with pytest.raises(Refused, match="failed to parse field"):
+        give(second, row("c", 1, {"n": "no number"}), shape=shape)
+    # As a replacement leaves the template.
+    present = search.call("GET", "things/_mapping")["things"]["mappings"]
+    assert (present["properties"]["x"]["null_value"], "index" in present["properties"]["name"]) == (1.0, False)
+    template = {"index_patterns": ["things"], "priority": 150, "template": {"mappings": present}}
+    assert search.call("PUT", "_index_template/penstock-things", template) == {"acknowledged": True}
+    give(opened(**declared), row("d", 1, {"name": "x"}), shape=shape)
+    with pytest.raises(SinkError, match="name has index True, declared is False"):
+        give(opened(fields=(("name", name.replace('"index": true', '"index": false')),)), row("e", 1, {}), shape=shape)
+    assert search.documents("things").keys() == {"a", "b", "d"}
+
+
 def test_an_index_that_somebody_deletes_is_made_again_as_declared(opened: Opened, search: Server) -> None:
     writer = opened()
     give(writer, row("a", 1, {"n": 1}))

@@ -129,7 +129,7 @@ def test_the_mapping_follows_the_types_and_what_the_sink_says_of_fields() -> Non
 def test_missing_documents_are_distinguished_from_different_ones() -> None:
     there = {"a": {"properties": {"b": {"type": "text", "analyzer": "english"}}}, "n": {"type": "long"}, "own": {}}
     wanted = mapping(shaped({"a": shaped({"b": pa.string(), "c": pa.int64()}), "n": pa.float64()}), output("x"))
-    missing, wrong = differences(there, wanted["properties"])
+    missing, wrong = differences(there, wanted["properties"], {})
     assert wrong == ["n has type long, declared is double"]
     keyword = {"keyword": {"type": "keyword", "ignore_above": 8191}}
     assert missing == {
@@ -140,8 +140,38 @@ def test_missing_documents_are_distinguished_from_different_ones() -> None:
             }
         }
     }
-    assert differences({"x": {"type": "keyword"}}, {"x": {"properties": {}}})[1] == [
+    assert differences({"x": {"type": "keyword"}}, {"x": {"properties": {}}}, {})[1] == [
         "x has type keyword, declared is object"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "present", "differs"),
+    [
+        ({"scaling_factor": 100}, {"scaling_factor": 100.0}, False),
+        ({"scaling_factor": 100}, {"scaling_factor": 10.0}, True),
+        ({"index": True, "ignore_above": 256}, {"ignore_above": "256"}, False),
+        ({"index": False}, {}, True),
+        ({"ignore_above": 256}, {}, True),
+        ({"copy_to": "all"}, {"copy_to": ["all"]}, False),
+        ({"copy_to": ["all", "some"]}, {"copy_to": ["all"]}, True),
+        ({"index_prefixes": {"min_chars": 1}}, {"index_prefixes": {"min_chars": 1, "max_chars": 5}}, False),
+        ({"index_prefixes": {"max_chars": 4}}, {"index_prefixes": {"min_chars": 2, "max_chars": 5}}, True),
+    ],
+)
+def test_a_mapping_is_compared_as_elasticsearch_answers_it(
+    declared: dict[str, Any], present: dict[str, Any], *, differs: bool
+) -> None:
+    defaults = {"a.b": {"index": True, "ignore_above": 2147483647}}
+    have, want = ({"a": {"properties": {"b": {"type": "any", **of}}}} for of in (present, declared))
+    assert bool(differences(have, want, defaults)[1]) is differs
+
+
+def test_an_object_has_its_defaults() -> None:
+    have: dict[str, Any] = {"a": {"properties": {}}}
+    assert differences(have, {"a": {"type": "object", "enabled": True}}, {})[1] == []
+    assert differences(have, {"a": {"type": "object", "enabled": False}}, {})[1] == [
+        "a has enabled True, declared is False"
     ]
 
 
