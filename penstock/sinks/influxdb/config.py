@@ -138,8 +138,12 @@ class InfluxDB(DocumentOutput):
         return f"influxdb:{self.database}.{self.measurement or f'({self.measurement_column})'}"
 
     def fields_among(self, columns: Iterable[str]) -> Sequence[tuple[str, str]]:
-        """Which columns of the SELECT are fields, each with the type it is written as, or empty for its own."""
-        taken = {name.lower() for name in (*self.tags, self.time, self.measurement_column)}
+        """Which columns of the SELECT are fields, each with the type it is written as, or empty for its own.
+
+        The field that MARK writes replaces a column of its name.
+        """
+        marks = (DELETED_FIELD,) if self.tombstones == "mark" else ()
+        taken = {name.lower() for name in (*self.tags, self.time, self.measurement_column, *marks)}
         return self.fields or [(name, "") for name in columns if name.lower() not in taken]
 
     def body(self) -> list[Column]:

@@ -95,6 +95,21 @@ def test_a_column_that_no_clause_names_must_not_have_the_name_of_a_version() -> 
         read_points(output, documents(row(m="m"), **TYPES, **{"_version.v": pa.int64()}))
 
 
+def test_the_mark_replaces_a_column_of_its_name() -> None:
+    """DELETED WHEN (deleted) selects that column."""
+    types = {**TYPES, "deleted": pa.bool_()}
+    rows = [row(m="m", v=1.0, at=AT, deleted=is_deleted) for is_deleted in (False, True)]
+    for one in rows:
+        one["doc"]["deleted"] = one["deleted"]
+    found = read_points(declared(tombstones="mark"), documents(*rows, **types))
+    assert found.fields == ["v", "n", "deleted"]
+    texts = zip(*(found.cells[name].to_pylist() for name in ("row", "field", "text")), strict=True)
+    assert set(texts) == {(0, 0, b"1"), (0, 2, b"false"), (1, 2, b"true")}
+    shape = pa.struct(list(types.items()))
+    assert point_schema(declared(tombstones="mark"), shape)["fields"].keys() == {"v", "n"}
+    assert point_schema(declared(), shape)["fields"].keys() == {"v", "n", "deleted"}
+
+
 def test_what_the_transform_refused_keeps_its_reason() -> None:
     found = read_points(declared(), documents(row(refused=b"no id \xff", m="m"), **TYPES))
     assert found.refused == {0: "no id \ufffd"}
