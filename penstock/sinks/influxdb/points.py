@@ -33,6 +33,11 @@ DELETION = -1
 Point = tuple[int, int]
 POINT = ["series", "time"]
 CELL = [*POINT, "field"]
+DAY_US = 86_400_000_000
+# Days that a timestamp can have before and after 1970; a date can have more.
+TIMESTAMP_DAYS = 100_000_000
+# The end of the year 32767, the last that Arrow can write as text, µs since 1970.
+LAST_TEXT_US = 11_248_738 * DAY_US - 1
 ARROW_TYPES = {"integer": pa.int64(), "float": pa.float64(), "string": pa.binary(), "boolean": pa.bool_()}
 
 
@@ -177,10 +182,10 @@ class _PointReader:
         output, points = self._output, self._points
         named = [output.measurement.encode()] * self._count
         if output.measurement_column:
-            named = self._names(output.measurement_column)
+            named = self._names(output.measurement_column, wanted)
         series_of: dict[tuple[bytes, ...], int | str] = {}
         numbers = []
-        rows = zip(named, *(self._names(tag) for tag in output.tags), strict=True)
+        rows = zip(named, *(self._names(tag, wanted) for tag in output.tags), strict=True)
         for at, (names, is_wanted) in enumerate(zip(rows, wanted.to_pylist(), strict=True)):
             number = series_of.get(names)
             if number is None:
@@ -207,12 +212,12 @@ class _PointReader:
             return f"its measurement and tags take {size} bytes, InfluxDB has {LIMITS.key_bytes}"
         return series
 
-    def _names(self, name: str) -> list[bytes]:
+    def _names(self, name: str, wanted: Any) -> list[bytes]:
         """Measurements or tags; NULL is empty, as both are the same series."""
         values = self._column(name)
         if kind := _type_error(values.type):
             raise self._error(f"{name} is not a name", kind, "take a STRING or a number")
-        return list(pc.fill_null(_as_text(values).cast(pa.binary()), b"").to_pylist())
+        return list(pc.fill_null(self._as_text(name, values, wanted).cast(pa.binary()), b"").to_pylist())
 
     def _values(self, name: str, kind: str, written: Any) -> Any:
         """Values as a line has them; rows with a value that InfluxDB does not have are refused."""
@@ -230,7 +235,7 @@ class _PointReader:
             return values.cast(pa.string()).cast(pa.binary())
         if pa.types.is_decimal(type_) or pa.types.is_boolean(type_):
             return values.cast(pa.string()).cast(pa.binary())
-        raw = _as_text(values).cast(pa.binary())
+        raw = self._as_text(name, values, written).cast(pa.binary())
         for one, by in ((b"\\", b"\\\\"), (b'"', b'\\"')):
             raw = pc.replace_substring(raw, one, by)
         quote = pa.scalar(b'"')
@@ -239,7 +244,7 @@ class _PointReader:
     def _cast_values(self, name: str, kind: str, values: Any, written: Any) -> Any:
         wanted = ARROW_TYPES[kind]
         if kind == "string":
-            return _as_text(values)
+            return self._as_text(name, values, written)
         if values.type == wanted or (kind == "float" and pa.types.is_decimal(values.type)):
             return values
         if pa.types.is_binary(values.type):
@@ -259,6 +264,16 @@ class _PointReader:
         )
         return pa.array(new_values, wanted)
 
+    def _as_text(self, name: str, values: Any, wanted: Any) -> Any:
+        """Values as text; wanted rows with a time that has no text are refused."""
+        if _is_text(values.type):
+            return values
+        if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
+            micros = _micros(values)
+            has_none = pc.or_(pc.less(micros, -LAST_TEXT_US), pc.greater(micros, LAST_TEXT_US))
+            self._refuse(pc.and_(wanted, has_none), lambda _: f"its {name} is a time more than 30,000 years away")
+        return values.cast(pa.string())
+
     def _refuse(self, where: Any, why: Callable[[int], str]) -> None:
         for at in pc.indices_nonzero(pc.fill_null(where, fill_value=False)).to_pylist():
             self._points.refused.setdefault(at, why(at))
@@ -270,6 +285,10 @@ def _type_error(kind: pa.DataType) -> str:
 
 
 def _micros(times: Any) -> Any:
+    if pa.types.is_date32(times.type):
+        days = times.cast(pa.int32()).cast(pa.int64())
+        last = pc.multiply(pc.sign(days), TIMESTAMP_DAYS)
+        return pc.multiply(pc.if_else(pc.greater(pc.abs(days), TIMESTAMP_DAYS), last, days), DAY_US)
     zone = getattr(times.type, "tz", None)
     return times.cast(pa.timestamp("us", zone)).cast(pa.int64())
 
@@ -277,10 +296,6 @@ def _micros(times: Any) -> Any:
 def _is_text(type_: pa.DataType) -> bool:
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_null)
     return any(fits(type_) for fits in tests)
-
-
-def _as_text(values: Any) -> Any:
-    return values if _is_text(values.type) else values.cast(pa.string())
 
 
 def _cast(value: Any, wanted: Any) -> object:

@@ -84,6 +84,35 @@ def test_a_row_that_is_no_point_is_refused_alone(doc: dict[str, Any], why: str) 
     assert set(found.cells["row"].to_pylist()) == {0, 2}
 
 
+def with_column(rows: pa.Table, name: str, values: Any) -> pa.Table:
+    """Rows with another column of the SELECT."""
+    docs: Any = rows["doc"].combine_chunks()
+    doc = pa.StructArray.from_arrays([*docs.flatten(), values], [*(f.name for f in docs.type), name])
+    return rows.set_column(rows.column_names.index("doc"), "doc", doc)
+
+
+@pytest.mark.parametrize("day", [2**31 - 1, -(2**31), 11_248_738])
+@pytest.mark.parametrize("role", ["time", "field", "declared", "tag", "measurement"])
+def test_a_date_that_is_no_time_of_a_store_is_refused_alone(role: str, day: int) -> None:
+    roles: dict[str, dict[str, Any]] = {
+        "time": {"time": "d"}, "field": {}, "declared": {"fields": (("d", "string"), ("v", ""))},
+        "tag": {"tags": ("t", "d")}, "measurement": {"measurement_column": "d"},
+    }  # fmt: skip
+    days = pa.array([0, day, None if role in ("field", "declared", "tag") else 0], pa.int32()).cast(pa.date32())
+    rows = documents(*[row(m="m", t="t", v=1.0, at=AT)] * 3, **TYPES)
+    found = read_points(declared(**roles[role]), with_column(rows, "d", days))
+    assert list(found.refused) == [1]
+    assert re.search("outside the years 1677 to 2262|its d is a time more than 30,000 years away", found.refused[1])
+    assert set(found.cells["row"].to_pylist()) == {0, 2}
+
+
+def test_a_timestamp_that_has_no_text_is_refused() -> None:
+    """Arrow would write another year."""
+    rows = documents(*[row(m="m", v=1.0, at=AT)] * 2, **TYPES)
+    found = read_points(declared(), with_column(rows, "w", pa.array([2**62, 0], pa.int64()).cast(TIME)))
+    assert found.refused == {0: "its w is a time more than 30,000 years away"}
+
+
 def test_columns_are_known_as_spark_knows_them() -> None:
     found = read_points(declared(tags=("T",), time="AT"), documents(row(m="m", t="x", v=1.0, at=AT), **TYPES))
     assert (found.fields, [one.line_prefix() for one in found.series]) == (["v", "n"], [b"m,T=x"])
