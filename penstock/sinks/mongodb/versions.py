@@ -18,7 +18,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import DeleteOne, InsertOne, ReplaceOne
 from pymongo.collection import Collection
 
-from penstock.errors import Wait
+from penstock.errors import SinkError, Wait
 from penstock.sinks.core.bulk import ItemStatus, SinkBatchResult
 from penstock.sinks.core.keyed_writer import tombstone_ms
 from penstock.sinks.core.latest_per_key import Position, VersionedRow
@@ -104,6 +104,8 @@ class TombstoneCollection:
         """See `Tombstones`."""
         if ids and self._requests.read(lambda: self._collection.find_one({}, {"_id": 1})) is not None:
             for one in self._requests.find(self._collection, ids, {VERSION: 1, POSITION: 1}):
+                if VERSION not in one:
+                    raise self._error(f"a document without {VERSION}: {one['_id']}")
                 yield one["_id"], one[VERSION], tuple(one[POSITION]) if POSITION in one else None
 
     def record(self, rows: Sequence[VersionedRow], result: SinkBatchResult) -> None:
@@ -115,3 +117,9 @@ class TombstoneCollection:
             document = {"_id": row.id, AT: DatetimeMS(tombstone_ms(row, now)), VERSION: Int64(row.version)}
             upserts.append(upsert(row, encode(document if row.deleted else document | {POSITION: list(row.position)})))
         write_upserts(self._requests, self._collection, upserts, result)
+        if refused := [result.refused[row.number] for row in rows if row.number in result.refused]:
+            raise self._error(refused[0])
+
+    def _error(self, got: str) -> SinkError:
+        what = f"{self._collection.full_name} cannot hold the tombstones of a sink"
+        return SinkError(what, got=got, hint="delete there what no sink wrote, or the collection if it is another's")

@@ -165,6 +165,20 @@ def test_what_the_transform_or_the_store_refuses_hurts_no_other_row(opened: Open
     assert there(database)["foreign"] == {"n": 0}
 
 
+def test_a_document_is_not_deleted_without_its_tombstone(opened: Opened, database: Database[Any]) -> None:
+    """An older record would bring it back."""
+    writer, output = opened()
+    write(writer, output, Row("a", 1, {"n": 1}))
+    database["c.tombstones"].insert_one({"_id": "a"})
+    for row in (Row("a", 2), Row("a", 2, {"n": 2})):
+        with pytest.raises(SinkError, match=r"c\.tombstones cannot hold the tombstones of a sink.*without _v"):
+            write(writer, output, row)
+        assert there(database) == {"a": {"n": 1}}
+    database["c.tombstones"].delete_one({"_id": "a"})
+    write(writer, output, Row("a", 2))
+    assert there(database) == {}
+
+
 @pytest.mark.parametrize(
     ("tombstones", "wanted"),
     [
