@@ -198,14 +198,22 @@ class IndexManager:
         return {name: next(iter(field["mapping"].values()), {}) for name, field in fields.items()}
 
     def _suffixed(self) -> dict[str, datetime]:
-        """The existing indexes with a suffix of this unit, each with the end of its time."""
+        """The existing indexes that have a name or an alias with a suffix of this unit, each with the end of its time.
+
+        An alias with a filter is not an index: others of its documents may have other times.
+        """
         if not self._output.suffix:
             return {}
         prefix = f"{self._output.index}-"
         with request_errors(f"to list {prefix}*"):
             present = self._client.indices.get(index=f"{prefix}*", features="aliases", expand_wildcards="open")
-        ends = {name: end_of_suffix(name.removeprefix(prefix), self._output.suffix) for name in sorted(present)}
-        return {name: end for name, end in ends.items() if end}
+        suffixed: dict[str, datetime] = {}
+        for index, entry in sorted(present.body.items()):
+            names = [index, *(name for name, alias in entry["aliases"].items() if "filter" not in alias)]
+            suffixes = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+            if ends := [end for suffix in suffixes if (end := end_of_suffix(suffix, self._output.suffix))]:
+                suffixed[index] = max(ends)
+        return suffixed
 
     def holders(self, ids: Iterable[str]) -> dict[str, list[str]]:
         """The suffixed indexes that hold each id, whatever its time."""

@@ -28,6 +28,17 @@ def test_indexes_and_tombstones_are_dropped_when_their_time_is_over(opened: Open
     assert search.documents("things-tombstones") == {}
 
 
+def test_an_index_behind_aliases_is_dropped_with_the_last_of_their_times(opened: Opened, search: Server) -> None:
+    search.call("PUT", "things-v2", {"aliases": {"things-2026.11.20": {}, "things-2026.11.21": {}}})
+    # One with a filter is a part of an index.
+    search.call("PUT", "things-all", {"aliases": {"things-2026.11.19": {"filter": {"exists": {"field": "n"}}}}})
+    left = []
+    for days in (1, 2):
+        give(opened(suffix="day", expire_seconds=2 * 86400, now=NOON + timedelta(days=days)))
+        left.append({index["index"] for index in search.call("GET", "_cat/indices/things*?format=json&h=index")})
+    assert left == [{"things-v2", "things-all"}, {"things-all"}]
+
+
 @pytest.mark.parametrize("longest_s", [60.0, 0.0])
 def test_tombstones_of_many_pages_are_dropped_at_once_or_by_the_next_batches(
     opened: Opened, search: Server, monkeypatch: pytest.MonkeyPatch, longest_s: float

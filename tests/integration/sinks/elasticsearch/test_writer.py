@@ -367,6 +367,17 @@ def test_a_document_lies_in_the_index_of_its_time_and_is_deleted_there(opened: O
     ]
 
 
+def test_a_document_is_deleted_behind_an_alias_of_the_name_of_its_index(opened: Opened, search: Server) -> None:
+    """As when the documents of a day were reindexed into an index that then takes its name."""
+    writer = opened(suffix="day")
+    give(writer, row("a", 1, {"n": 1}), row("b", 1, {"n": 1}))
+    search.call("DELETE", "things-2026.11.22")
+    search.call("PUT", "things-v2", {"aliases": {"things": {}, "things-2026.11.22": {}}})
+    give(writer, row("a", 1, {"n": 1}), row("b", 1, {"n": 1}))
+    give(writer, row("a", 2, at=None))
+    assert search.documents("things-v2").keys() == search.documents("things-2026.11.22").keys() == {"b"}
+
+
 def test_a_mark_keeps_the_document_and_says_that_it_is_deleted(opened: Opened, search: Server) -> None:
     writer = opened(tombstones="mark")
     shape = pa.struct([*SHAPE, pa.field("deleted", pa.bool_())])
