@@ -26,7 +26,7 @@ from penstock.airflow.page_shared import (
 )
 from penstock.airflow.permissions import may_operate
 from penstock.control import Actor, Control, connect
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.dead_letters import read_dead_letters
 from penstock.kafka.discard import discard
 from penstock.monitoring.dashboard import command_actions, dead_letters, records
@@ -87,12 +87,14 @@ def get_records(
 
 @contextmanager
 def _broker() -> Iterator[None]:
-    """Answer that the broker does not, without the names of its hosts."""
+    """Answer that the broker does not, without the names of its hosts, or that a discard is shut out."""
     try:
         yield
     except BrokerError as e:
         log.error("%s", e)
         raise HTTPException(503, "The broker does not answer.") from None
+    except LeaseLost:
+        raise HTTPException(409, "A replay has begun meanwhile: discard them again when it has ended.") from None
 
 
 def replay(control: Control, action: Action, actor: Actor) -> JSONResponse:

@@ -186,6 +186,15 @@ class TransactionalWriter:
             raise self._error("could not commit a batch", e) from e
         return count
 
+    def flush(self) -> None:
+        """Wait until the broker has the records of the open transaction, which committed readers then wait for.
+
+        Raises:
+            BrokerError: It did not answer.
+        """
+        if self._producer.flush(TIMEOUT):
+            raise BrokerError(f"{self.what} could not send its records", got=f"no answer for {TIMEOUT:g} s")
+
     def size_limit(self, topic: str) -> SizeLimit | None:
         """Returns the size limit of an output topic; None if the broker does not report it."""
         return self._limits.get(topic)

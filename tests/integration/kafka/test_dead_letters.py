@@ -19,21 +19,20 @@ from penstock.catalog import build
 from penstock.cli import app, dead_letters
 from penstock.control import Control
 from penstock.devstack.servers.kafka import Broker
-from penstock.errors import BrokerError, LeaseLost
+from penstock.errors import BrokerError
 from penstock.kafka import admin as kafka_admin
 from penstock.kafka import replay as replays
 from penstock.kafka.admin import admin, topic_ids
-from penstock.kafka.dead_letters import DeadLetter, open_consumer, read_range
-from penstock.kafka.dead_letters import read_dead_letters as read_letters
-from penstock.kafka.discard import discard
-from penstock.kafka.limits import ProducerRecord, SizeLimit
+from penstock.kafka.dead_letters import open_consumer, read_range
+from penstock.kafka.limits import ProducerRecord
 from penstock.kafka.record_lookup import newest_records
 from penstock.kafka.replay import REPLAYS, Replay, replay
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.model.topic import COMMITS, DEAD_LETTERS, side_topic
+from penstock.model.topic import COMMITS
 from penstock.settings import settings
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, send
+from tests.support.sales_letters import DEAD, SALES, letters, of_sales, put_aside, sent_again
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -41,53 +40,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-SALES = Topic("sales", partitions=2, config={"retention.ms": "-1"})
-DEAD = side_topic(SALES.dead_letters)
-
 
 @pytest.fixture
 def bootstrap(fresh_broker: Broker) -> str:
     create(fresh_broker.bootstrap, SALES, DEAD, COMMITS)
     return fresh_broker.bootstrap
-
-
-def put_aside(
-    bootstrap: str,
-    *records: tuple[str, int, int, str],
-    topic: str = DEAD.name,
-    most: int = 0,
-    topic_id: str = "",
-    key: str = "k",
-    timestamp: int | None = 1_700_000_000_000,
-) -> None:
-    """Letters of records, as (stream, partition, offset, value), cut to a size if one is given. key: a letter of it for
-    each record, the last for all others. timestamp: of the records, which have a header then; None: unknown."""
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number, (stream, partition, offset, value) in enumerate(records):
-        said = {"topic": SALES.name, "partition": partition, "offset": offset, "stream": stream, "reason": "no: it"}
-        said |= {"topic-id": topic_id} if topic_id else {}
-        said |= {"timestamp": timestamp} if timestamp else {}
-        headers = tuple((f"penstock.{name}", str(text).encode()) for name, text in said.items())
-        own = (("h", b"1"),) if timestamp else ()
-        letter = ProducerRecord(topic, key[min(number, len(key) - 1)].encode(), value.encode(), (*own, *headers))
-        letter = SizeLimit(topic, most).truncate(letter) if most else letter
-        producer.produce(topic, key=letter.key, value=letter.value, headers=list(letter.headers))
-    assert producer.flush(30) == 0
-
-
-def letters(bootstrap: str) -> list[DeadLetter]:
-    return list(read_letters([DEAD.name, DEAD_LETTERS.name], bootstrap, 1000))
-
-
-def sent_again(bootstrap: str, readers: Iterable[str] = ("a",), again_for: Iterable[str] = ()) -> list[Replay]:
-    every = letters(bootstrap)
-    return replay(every, every, lambda _topic: list(readers), bootstrap, again_for=list(again_for))
-
-
-def of_sales(bootstrap: str) -> list[tuple[int, str | None, str]]:
-    """Partition, value and where it comes from, of what was sent again."""
-    found = read(bootstrap, SALES.name)
-    return [(r.partition, r.value, said) for r in found if (said := dict(r.headers).get("penstock.replayed", ""))]
 
 
 def test_a_record_is_sent_again_once_to_where_it_was(bootstrap: str) -> None:
@@ -236,43 +193,6 @@ def test_a_replay_that_is_killed_half_way_goes_on_behind_it(bootstrap: str, monk
     assert len(of_sales(bootstrap)) == 4
     assert sum(one.already_replayed for one in sent_again(bootstrap)) == 4
     assert sorted(value or "" for _, value, _ in of_sales(bootstrap)) == [f"record {n}" for n in range(5)]
-
-
-def test_what_is_discarded_is_not_sent_and_what_was_sent_is_not_discarded(bootstrap: str) -> None:
-    put_aside(bootstrap, ("a", 0, 1, "one"), ("a", 0, 2, "two"), ("a", 0, 2, "two"), ("a", 0, 3, "three"))
-    one, two, _, three = letters(bootstrap)
-    assert [said.ended for said in discard([two], bootstrap, dry=True)] == [""]
-    assert [said.ended for said in discard([two, two], bootstrap)] == [""]
-    assert [said.ended for said in discard([two], bootstrap)] == ["discarded"]
-    again = {str(said.letter.origin): said for said in sent_again(bootstrap)}
-    assert (again["sales[0]@2"].discarded, again["sales[0]@2"].record) == (True, None)
-    assert [place for _, _, place in of_sales(bootstrap)] == ["sales[0]@1", "sales[0]@3"]
-    assert [said.ended for said in discard([one, two, three], bootstrap)] == ["replayed", "discarded", "replayed"]
-
-
-def test_a_letter_is_discarded_for_its_stream_alone(bootstrap: str) -> None:
-    """Another stream may have the same record; to send it again would give it to the first one too."""
-    put_aside(bootstrap, ("a", 0, 1, "one"), ("b", 0, 1, "one"))
-    [of_a] = [letter for letter in letters(bootstrap) if letter.stream == "a"]
-    discard([of_a], bootstrap)
-    results = sent_again(bootstrap, "ab")
-    assert sorted((said.letter.stream, said.discarded) for said in results) == [("a", True), ("b", False)]
-    [refused] = [said.refusal for said in results if not said.discarded]
-    assert refused.startswith("it would be read twice by a")
-    assert not [said.refusal for said in sent_again(bootstrap, "ab", ["a"]) if said.refusal]
-    assert [value for _, value, _ in of_sales(bootstrap)] == ["one"]
-    # A reset counts what was sent, and not what was discarded.
-    assert replays.replayed_records(bootstrap) == {(of_a.origin, "")}
-
-
-def test_a_discard_shuts_out_a_replay_that_still_runs(bootstrap: str) -> None:
-    put_aside(bootstrap, ("a", 0, 1, "one"))
-    running = [replays.letter_replays(bootstrap), replays.sink_replays("a", bootstrap)]
-    assert [said.ended for said in discard(letters(bootstrap), bootstrap)] == [""]
-    for writer in running:
-        with pytest.raises(LeaseLost):
-            writer.commit([ProducerRecord(REPLAYS.name, b"late", b"{}")], b"{}")
-        writer.close()
 
 
 def test_a_dry_run_of_a_replay_leaves_one_that_runs_alone(bootstrap: str) -> None:

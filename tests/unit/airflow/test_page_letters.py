@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from penstock.control import Actor, Control
+from penstock.errors import LeaseLost
 from penstock.kafka.dead_letters import DeadLetter
 from penstock.kafka.discard import Discard
 from penstock.monitoring.dashboard.dead_letters import _replay
@@ -42,6 +43,25 @@ def test_of_two_topics_with_a_record_at_the_same_offset_only_the_shown_one_is_di
     answer = page_letters.discard_letters(control, Action(**fields, places=[replay.place]), ME)
     assert orjson.loads(answer.body) == {"counts": {"discarded": 1}}
     assert control.actions(1)[0]["detail"] == "of sink; places a[0]@5"
+
+
+@pytest.mark.usefixtures("airflow_home")
+def test_a_discard_that_a_replay_shuts_out_is_a_conflict(monkeypatch: pytest.MonkeyPatch, control: Control) -> None:
+    from fastapi import HTTPException
+
+    from penstock.airflow import page_letters
+    from penstock.airflow.page_requests import Action
+
+    def shut_out(*_: Any, **__: Any) -> None:
+        raise LeaseLost("a replay began")
+
+    monkeypatch.setattr(page_letters, "read_dead_letters", lambda *_: [letter("a")])
+    monkeypatch.setattr(page_letters, "_check_letters", lambda _: None)
+    monkeypatch.setattr(page_letters, "discard", shut_out)
+    action = Action(verb="discard", kind="letters", name="sink-dead-letter", stream="sink", places=["a[0]@5"])
+    with pytest.raises(HTTPException) as e:
+        page_letters.discard_letters(control, action, ME)
+    assert (e.value.status_code, "discard them again" in e.value.detail) == (409, True)
 
 
 @pytest.mark.usefixtures("airflow_home")
