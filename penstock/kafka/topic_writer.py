@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException, TopicPartition
 
 from penstock.errors import Refused
-from penstock.kafka.limits import MAX_MESSAGE_BYTES, ProducerRecord, SizeLimit, as_bytes
+from penstock.kafka.limits import MAX_MESSAGE_BYTES, ProducerRecord, SizeLimit, as_bytes, size_limits
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.output import NO_COMMIT, CommitMarker, Offsets, Output, SideOutput
 from penstock.model.topic import COMMITS
@@ -58,6 +58,7 @@ class TopicWriter(TransactionalWriter):
         Raises:
             Refused: rows exceed their topic's size limit, or lack a key in a compacted topic; nothing is written.
         """
+        self._renew_limits(rows)
         refused = self._null_keys(rows)
         for topic, errors in self._oversized(rows).items():
             refused.setdefault(topic, {}).update(errors)
@@ -75,6 +76,12 @@ class TopicWriter(TransactionalWriter):
                 reason = f"its key is NULL, and topic {topic} is compacted"
                 refused[topic] = {row: reason for row, is_null in enumerate(keys.is_null().to_pylist()) if is_null}
         return refused
+
+    def _renew_limits(self, rows: Mapping[str, pa.Table]) -> None:
+        """Reads the limits of topics again that rows exceed: they may have been raised since."""
+        topics = rows.keys() & self._limits.keys()
+        if exceeded := [topic for topic in topics if self._limits[topic].oversized_rows(rows[topic])]:
+            self._limits |= size_limits(exceeded, self.bootstrap)
 
     def _oversized(self, rows: Mapping[str, pa.Table]) -> RowErrors:
         refused: RowErrors = {}

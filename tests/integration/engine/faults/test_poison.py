@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import random
 import string
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka import Broker
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, Refused
 from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.limits import ProducerRecord, record_digest
+from penstock.kafka.topic_writer import TopicWriter
 from penstock.kafka.transactions import TransactionalWriter
+from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import EmitFinal, F, Stream, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -197,6 +201,17 @@ def test_a_writer_names_the_record_that_its_topic_does_not_take(bootstrap: str) 
             writer.commit([ProducerRecord(SHARES.name, b"id=7", noise(30_000).encode())], b"{}")
     finally:
         writer.close()
+
+
+def test_a_writer_notices_that_its_topic_takes_more(bootstrap: str) -> None:
+    rows = {SHARES.name: pa.table({"key": pa.nulls(1, pa.binary()), "value": [noise(30_000)]})}
+    set_largest(SHARES.name, 20_000, bootstrap)
+    with closing(TopicWriter("rows", "penstock.rows", bootstrap, [TopicOutput(SHARES, value="n")])) as writer:
+        with pytest.raises(Refused):
+            writer.write(rows, CommitMarker("query", 1, {}))
+        set_largest(SHARES.name, 50_000, bootstrap)
+        assert writer.write(rows, CommitMarker("query", 1, {})) == 1
+    assert [len(r.value or "") for r in read(bootstrap, SHARES.name)] == [30_000]
 
 
 def test_a_failure_without_a_record_to_blame_blocks_and_loses_none(
