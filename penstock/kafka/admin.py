@@ -44,6 +44,7 @@ TOPIC_UNAVAILABLE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE,
     NEW_PARTITION,
 }  # fmt: skip
+UNREADABLE = {*TOPIC_UNAVAILABLE, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 # Shortly after its start a broker knows no leaders, or other ones than the client.
 STALE_METADATA = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, NO_LEADER, NEW_PARTITION}
 STALE_METADATA_TIMEOUT = 5.0
@@ -147,7 +148,7 @@ def describe_topics(topics: Iterable[Topic], bootstrap: str) -> list[TopicState]
     counts = partition_counts(client, bootstrap)
     declared = sorted({topic.name: topic for topic in topics}.values(), key=lambda t: t.name)
     present = [t for t in declared if t.name in counts]
-    configs = _configs(client, present, bootstrap)
+    configs = topic_configs([topic.name for topic in present], bootstrap, unreadable=())
     ends = end_offsets(client, [(t.name, p) for t in present for p in range(counts[t.name])], bootstrap)
     states = []
     for topic in declared:
@@ -174,8 +175,9 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
         if state.partitions < topic.partitions and topic.may_add_partitions:
             request = NewPartitions(topic.name, topic.partitions)
             widening = client.create_partitions([request], request_timeout=REQUEST_TIMEOUT)[topic.name]
-            await_result(widening, bootstrap, f"topic {topic.name} could not be given more partitions")
-            changes.append(f"widened {topic.name} from {state.partitions} to {topic.partitions} partitions")
+            what = f"topic {topic.name} could not be given more partitions"
+            if _is_made(widening, bootstrap, what, KafkaError.INVALID_PARTITIONS):
+                changes.append(f"widened {topic.name} from {state.partitions} to {topic.partitions} partitions")
         if state.drift:
             entries = [
                 ConfigEntry(k, declared, incremental_operation=AlterConfigOpType.SET)
@@ -198,16 +200,22 @@ def _create_topics(client: AdminClient, topics: Sequence[Topic], bootstrap: str)
     if not topics:
         return set()
     new = [NewTopic(topic.name, topic.partitions, settings().replication, config=topic.settings()) for topic in topics]
-    created = set()
-    for name, creation in client.create_topics(new, request_timeout=REQUEST_TIMEOUT).items():
-        try:
-            await_result(creation, bootstrap, f"topic {name} could not be created")
-        except BrokerRefused as e:
-            if e.code != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
-        else:
-            created.add(name)
-    return created
+    return {
+        name
+        for name, creation in client.create_topics(new, request_timeout=REQUEST_TIMEOUT).items()
+        if _is_made(creation, bootstrap, f"topic {name} could not be created", KafkaError.TOPIC_ALREADY_EXISTS)
+    }
+
+
+def _is_made(change: Future[T], bootstrap: str, what: str, already: int) -> bool:
+    """Waits for a change; False if the broker refuses it with the code that another process has made it meanwhile."""
+    try:
+        await_result(change, bootstrap, what)
+    except BrokerRefused as e:
+        if e.code != already:
+            raise
+        return False
+    return True
 
 
 def create_missing(topics: Iterable[Topic], bootstrap: str) -> list[str]:
@@ -343,7 +351,7 @@ def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict
 
 def topic_config(topic: str, name: str, bootstrap: str) -> str:
     """Returns one setting of an existing topic."""
-    return _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic][name]
+    return topic_configs([topic], bootstrap, unreadable=())[topic][name]
 
 
 class RetentionPolicy(NamedTuple):
@@ -363,7 +371,7 @@ class RetentionPolicy(NamedTuple):
 def retention_of(topic: str, bootstrap: str) -> RetentionPolicy:
     """Returns the retention policy of an existing topic."""
     try:
-        config = _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic]
+        config = topic_configs([topic], bootstrap, unreadable=())[topic]
     except KafkaException as e:
         raise unreachable(bootstrap, e.args[0]) from e
     deletes, retention_ms = "delete" in config["cleanup.policy"], int(config["retention.ms"])
@@ -374,8 +382,10 @@ def retention_of(topic: str, bootstrap: str) -> RetentionPolicy:
     )
 
 
-def topic_configs(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, str]]:
-    """Returns the settings of those topics that exist and may be described."""
+def topic_configs(
+    topics: Iterable[str], bootstrap: str, *, unreadable: Collection[int] = UNREADABLE
+) -> dict[str, dict[str, str]]:
+    """Returns the settings of topics, without those whose error is `unreadable`: missing or forbidden ones."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
     configs: dict[str, dict[str, str]] = {}
     if not resources:
@@ -385,15 +395,6 @@ def topic_configs(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, 
             entries = await_result(future, bootstrap, CONFIG_UNREADABLE.format(resource.name))
             configs[resource.name] = {name: entry.value for name, entry in entries.items()}
         except BrokerRefused as e:
-            if e.code not in {*TOPIC_UNAVAILABLE, KafkaError.TOPIC_AUTHORIZATION_FAILED}:
+            if e.code not in unreadable:
                 raise
     return configs
-
-
-def _configs(client: AdminClient, topics: Iterable[Topic], bootstrap: str) -> dict[str, dict[str, str]]:
-    resources = [ConfigResource(ResourceType.TOPIC, t.name) for t in topics]
-    if not resources:
-        return {}
-    futures = client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
-    configs = {r.name: await_result(f, bootstrap, CONFIG_UNREADABLE.format(r.name)) for r, f in futures.items()}
-    return {name: {k: e.value for k, e in entries.items()} for name, entries in configs.items()}

@@ -6,7 +6,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from penstock.devstack.servers.kafka import Broker
-from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets
+from penstock.kafka import admin as kafka_admin
+from penstock.kafka.admin import admin, describe_topics, end_offsets, ensure_topics, first_offsets
 from penstock.model.topic import Topic
 from penstock.testing.topics import delete_all
 
@@ -34,3 +35,14 @@ def test_partitions_that_somebody_adds_are_known_at_once(fresh_broker: Broker) -
     other.create_partitions([NewPartitions("grows", 3)])["grows"].result()
     assert first_offsets(client, [("grows", 2)], bootstrap) == {("grows", 2): 0}
     assert end_offsets(client, [("grows", 2), ("grows", 9)], bootstrap) == {("grows", 2): 0}
+
+
+def test_a_topic_that_another_process_widens_meanwhile_is_as_declared(
+    fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_topics([Topic("grows", partitions=1)], fresh_broker.bootstrap)
+    wide = Topic("grows", partitions=3)
+    before = describe_topics([wide], fresh_broker.bootstrap)
+    assert ensure_topics([wide], fresh_broker.bootstrap) == ["widened grows from 1 to 3 partitions"]
+    monkeypatch.setattr(kafka_admin, "describe_topics", lambda *_: before)
+    assert ensure_topics([wide], fresh_broker.bootstrap) == []
