@@ -179,10 +179,12 @@ class PlanFingerprint:
             return  # the next start begins with a reset
         previous = self._lines(PLAN_FILE)
         accepted = None if ignore_accepted else self._lines(ACCEPTED_PLAN_FILE)
-        if previous is not None and lines not in (previous, accepted) and self._folder.list_names("commits"):
+        if previous is None or _matches(lines, previous) or _matches(lines, accepted):
+            return
+        if self._folder.list_names("commits"):
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
-                got=_difference(previous, lines),
+                got=_difference(previous, _in_form_of(previous, lines)),
                 hint="take the old code back; or give the stream a new name; or stop it and "
                 + (f"{REBUILD_HINT.format(name=self._stream)}; or " if can_rebuild else "")
                 + "begin anew from a time, "
@@ -199,7 +201,7 @@ class PlanFingerprint:
         if self._lines(PLAN_FILE) != lines:
             self._write(PLAN_FILE, lines)
         # What is accepted for the next release stays, if this is a restart before it.
-        if self._lines(ACCEPTED_PLAN_FILE) == lines:
+        if _matches(lines, self._lines(ACCEPTED_PLAN_FILE)):
             self._folder.delete(ACCEPTED_PLAN_FILE)
 
     def accept(self, lines: list[str]) -> None:
@@ -220,6 +222,17 @@ class PlanFingerprint:
             return None
         lines: list[str] = read["state"]
         return lines if read["spark"] == pyspark.__version__ else None
+
+
+def _matches(lines: list[str], stored: list[str] | None) -> bool:
+    return stored is not None and _in_form_of(stored, lines) == stored
+
+
+def _in_form_of(stored: list[str], lines: list[str]) -> list[str]:
+    """The lines without the types of folds' keys, if they are compared with stored ones of a version that kept none."""
+    if any(line.startswith(folding.KEY_LINE) for line in stored):
+        return lines
+    return [line for line in lines if not line.startswith(folding.KEY_LINE)]
 
 
 def _difference(before: list[str], after: list[str]) -> str:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 PART_COLUMN = "_part"
+# How lines of `state_lines` begin that say the type of a column of the key; 0.2 had none.
+KEY_LINE = "key of fold "
 
 
 @dataclass
@@ -165,12 +167,18 @@ def _parts(frame: DataFrame) -> int:
 
 
 def state_lines(stream: Stream, context: FoldContext) -> list[str]:
-    """What the folds of a plan keep in state, a line for each column."""
-    return [
+    """What the folds of a plan keep in state, a line for each column; keys of another type have other hashes."""
+    state_fields = [
         f"fold {name} in {stream.shuffle_partitions} parts by {', '.join(one.key)}: {f.name}: {f.type}"
         for name, one in context.folds.items()
         for f in one.state_fields
     ]
+    key_columns = [
+        f"{KEY_LINE}{name}: {column.name}: {column.dataType.simpleString()}"
+        for name, key in context.keys.items()
+        for column in key.fields
+    ]
+    return [*state_fields, *key_columns]
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,23 @@ def test_every_stream_has_the_same_fingerprint_twice(spark: SparkSession, projec
             assert not any("#" in line for line in one)
 
 
+def test_a_fingerprint_without_the_types_of_keys_is_compared_by_their_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As 0.2 left it."""
+    plan, of = PlanFingerprint(spark, "sums", str(tmp_path)), "fold sums in 2 parts by"
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "0").touch()
+    plan.store([f"{of} who: total: bigint"])
+    now = [f"{of} who: total: bigint", "key of fold sums: who: bigint"]
+    plan.check(now)
+    with pytest.raises(Blocked, match=rf"was {of} who: total: bigint; is {of} whom: total: bigint; hint"):
+        plan.check([f"{of} whom: total: bigint", "key of fold sums: whom: bigint"])
+    plan.store(now)
+    with pytest.raises(Blocked, match="was key of fold sums: who: bigint; is key of fold sums: who: string"):
+        plan.check([now[0], "key of fold sums: who: string"])
+
+
 @pytest.mark.long
 def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
     spark: SparkSession, fresh_broker: Broker, tmp_path: Path

@@ -338,8 +338,13 @@ def test_a_change_of_what_a_fold_keeps_changes_the_fingerprint(spark: SparkSessi
     def renamed(paid: DataFrame) -> DataFrame:
         return replace(SUMS, emit_sql="FROM folded")(paid)
 
+    def numbered(paid: DataFrame) -> DataFrame:
+        return replace(SUMS, output_schema="who BIGINT, total BIGINT")(paid)
+
     known = lines(stream())
-    assert known == ["fold sums in 2 parts by who: total: bigint"]
+    assert known == ["fold sums in 2 parts by who: total: bigint", "key of fold sums: who: string"]
+    by_number = {"paid": replace(GIVEN, schema=GIVEN.schema.replace("who STRING", "who BIGINT"))}
+    assert lines(stream(transform=numbered, inputs=by_number)) == [known[0], "key of fold sums: who: bigint"]
     assert lines(stream(transform=other)) != known
     assert lines(stream(shuffle_partitions=3)) != known
     assert lines(stream(transform=renamed)) == known
