@@ -31,6 +31,8 @@ NEW_MANIFEST = f"{MANIFEST}.new"
 # Rows of a record batch of a file, and so of the batches that a worker passes on.
 BATCH_ROWS = 50_000
 DELETED = "_deleted"
+# The local property by which the tasks of a dry run know the query whose batch it runs: its own has another id.
+QUERY_PROPERTY = "penstock.query"
 
 
 class TableCorrupt(PenstockError):
@@ -320,7 +322,9 @@ class TableScan:
 
         context = TaskContext.get()
         number = context and context.getLocalProperty("streaming.sql.batchId")
-        query = context and context.getLocalProperty("sql.streaming.queryId")
+        query = context and (
+            context.getLocalProperty(QUERY_PROPERTY) or context.getLocalProperty("sql.streaming.queryId")
+        )
         if number and query and (query, int(number)) != (manifest.query, manifest.batch):
             raise PenstockError(
                 "a table is read before its batch begins, with the rows of an earlier batch",

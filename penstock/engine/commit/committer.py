@@ -89,7 +89,7 @@ class BatchCommitter:
         self.folds = fold_store(stream.name, spark, checkpoint.path)
         self._splitter = BatchSplitter(stream, spark, bootstrap, checkpoint, out_of_memory=out_of_memory)
         self._heartbeats = HeartbeatBatches(stream, spark, bootstrap, self._splitter)
-        search = PoisonSearch(stream, spark, bootstrap, self._rows_of_inputs, checkpoint.path)
+        search = PoisonSearch(stream, spark, bootstrap, self._rows_of_inputs, checkpoint)
         self._poison = PoisonRecords(stream, search, on_stall)
         # Held while a batch is committed: a stop waits for it, so that no transaction is aborted.
         self._committing = threading.Lock()

@@ -26,13 +26,14 @@ from penstock.engine.state import fold
 from penstock.engine.state.fold_store import begin_batch
 from penstock.errors import Blocked, LeaseLost
 from penstock.kafka.admin import admin, first_offsets
+from penstock.tables.table_store import QUERY_PROPERTY
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.engine.checkpoint.layout import PlannedBatch
+    from penstock.engine.checkpoint.layout import Checkpoint, PlannedBatch
     from penstock.engine.operations.reset import Reset
     from penstock.model.stream import Stream
 
@@ -69,14 +70,14 @@ class PoisonSearch:
         spark: Its session.
         bootstrap: The broker.
         encode: The encoded rows that the transform makes of frames, by input name.
-        checkpoint: The URI of its checkpoint.
+        checkpoint: Its checkpoint.
     """
 
     stream: Stream
     spark: SparkSession
     bootstrap: str
     encode: Callable[[dict[str, DataFrame]], DataFrame]
-    checkpoint: str
+    checkpoint: Checkpoint
 
     def find(
         self,
@@ -109,7 +110,7 @@ class PoisonSearch:
             return self._bisect(batch, order, without_state, left_out, limit, stopped)
         except Inconclusive as e:
             log.info("stream %s: %s; the batch is run with the stream's state", self.stream.name, e)
-        with checkpoint_copy(self.checkpoint) as copy:
+        with checkpoint_copy(self.checkpoint.path) as copy:
             if copy is None:
                 raise Inconclusive("the checkpoint is not on a local disk, so the batch cannot be run with its state")
 
@@ -189,7 +190,13 @@ class PoisonSearch:
         }
         with fold.use_checkpoint(self.stream, str(checkpoint)):
             encoded = self.encode(frames)
-        dry_run = DryRun(self.stream, checkpoint, stopped, lambda: begin_batch(self.spark, part))
+        query = self.checkpoint.query_id
+
+        def begin() -> None:
+            begin_batch(self.spark, part)
+            self.spark.sparkContext.setLocalProperty(QUERY_PROPERTY, query)
+
+        dry_run = DryRun(self.stream, checkpoint, stopped, begin)
         dry_run.run(encoded)
         return "" if dry_run.error is None else _reason(dry_run.error)
 

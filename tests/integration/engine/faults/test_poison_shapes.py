@@ -124,3 +124,27 @@ def test_a_record_that_fails_with_its_row_of_a_table(spark: SparkSession, bootst
     assert sums(bootstrap) == {"10": "5"}
     (letter,) = read(bootstrap, DEAD.name)
     assert (place(letter), "Division by zero" in why(letter)) == ("orders[0]@1", True)
+
+
+@pytest.mark.long
+def test_a_record_that_fails_with_the_streams_state_beside_a_table(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """Each run of the search has the table of the batch that failed."""
+
+    def summed(orders: DataFrame, houses: DataFrame) -> DataFrame:
+        pairs = orders.join(houses, F.col("amount").cast("string") == houses.key, "left")
+        minutes = pairs.groupBy(F.window("event_time", "1 minute").alias("w")).agg(F.sum("amount").alias("sum"))
+        return minutes.select(F.unix_millis("w.start").alias("window"), "sum")
+
+    table = Table(HOUSES, schema="rooms BIGINT NOT NULL")
+    of = replace(STREAM, inputs={"orders": GIVEN, "houses": table}, transform=summed)
+    with running(of, spark, bootstrap, tmp_path) as run:
+        send(bootstrap, [order(2**62)])
+        run.process_all_available()
+        send(bootstrap, [order(1), order(2**62), order(2)])
+        until(run, dead=1)
+        run.process_all_available()
+    assert sums(bootstrap) == {str(MINUTE): str(2**62 + 3)}
+    (letter,) = read(bootstrap, DEAD.name)
+    assert (place(letter), "overflow" in why(letter)) == ("orders[0]@2", True)
