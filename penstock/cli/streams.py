@@ -229,6 +229,8 @@ def rebuild(name: Stopped, note: Note = "") -> None:
     console().print(sizes)
     console().print(offsets)
     typer.echo(f"{result.records:,} records were read in {result.seconds:.1f} s; the state is in {result.folder}")
+    if result.left_out:
+        typer.echo(f"{result.left_out:,} of them are left out: they are dead letters, or would be")
     typer.echo(f"{name} continues with it: `penstock streams start {name}`")
 
 

@@ -1,15 +1,16 @@
-"""Dead letters written before a reset, so that records read again do not become dead letters twice."""
+"""A stream's dead letters: their records become none again after a reset, and are no part of a rebuilt state."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from penstock.kafka import dead_letters
 from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.commit_marker import stable_end_offsets
+from penstock.kafka.dead_letters import RecordLocation
 from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -45,9 +46,20 @@ class DeadLetterIndex:
         if self._reset is None or not self._reset.was_processed(record):
             return False
         position = (target, record["topic"], record["partition"], record["offset"])
+        return not target or self._is_of_present_topic(record["topic"], self._letters.get(position, ()))
+
+    def locations(self) -> set[RecordLocation]:
+        """The records of the present topics that have a dead letter."""
+        return {
+            RecordLocation(topic, partition, offset)
+            for (_, topic, partition, offset), topic_ids in self._letters.items()
+            if self._is_of_present_topic(topic, topic_ids)
+        }
+
+    def _is_of_present_topic(self, topic: str, letter_ids: Collection[str]) -> bool:
+        """Whether one of a record's dead letters is of the topic that there is now."""
         # A letter has no topic id if the broker did not tell it.
-        topic_ids = {"", self.topic_ids.get(record["topic"], "")}
-        return not target or not topic_ids.isdisjoint(self._letters.get(position, ()))
+        return not {"", self.topic_ids.get(topic, "")}.isdisjoint(letter_ids)
 
     @cached_property
     def _letters(self) -> dict[tuple[str, str, int, int], set[str]]:

@@ -286,6 +286,11 @@ class BatchExecution:
     def last_of(cls, query: StreamingQuery) -> BatchExecution:
         return cls(query._jsq.streamingQuery().lastExecution())
 
+    @classmethod
+    def of_frame(cls, frame: DataFrame) -> BatchExecution:
+        """The execution of a frame that was collected."""
+        return cls(frame._jdf.queryExecution())
+
     def observed_metric(self, metric: str) -> Any | None:
         """The row of an observed metric; None if the batch has none of that name."""
         metric_row = self._execution.observedMetrics().get(metric)

@@ -32,11 +32,12 @@ from penstock.engine.checkpoint import plan_fingerprint as plans
 from penstock.engine.checkpoint.layout import RESET_FILE, move_durably
 from penstock.engine.checkpoint.offset_log import BatchPlan, by_topic, commit_entry
 from penstock.engine.error_text import root_message
+from penstock.engine.jvm.bridge import BatchExecution
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.operations.rebuild_from_inputs import InputFold, input_rows
 from penstock.engine.operations.reset import Reset
 from penstock.engine.progress.stage_log import log_stage_progress
-from penstock.engine.query import source
+from penstock.engine.query import decode, source
 from penstock.engine.state import fold as folding
 from penstock.engine.state import fold_query, state_part
 from penstock.engine.state.restore_query import RECORD_COLUMNS, RestoreQuery, check_unique_keys
@@ -79,6 +80,7 @@ class RebuildResult:
         before: The size of the old state; None if it cannot be read.
         after: The size of the new state.
         records: How many records were read.
+        left_out: How many of them count for nothing, as they are dead letters or would be.
         seconds: How long it took.
         batch: The batch that the state is of.
         ends: The next offsets of the inputs.
@@ -88,6 +90,7 @@ class RebuildResult:
     before: StateSize | None
     after: StateSize
     records: int
+    left_out: int
     seconds: float
     batch: int
     ends: TopicOffsets
@@ -169,10 +172,13 @@ def rebuild(
         )
         if restore_query:
             parts, records = _parts_from_output(stream, spark, bootstrap, restore_query, writer, context)
+            left_out = 0
         else:
             reading = InputFold(fold, watermark)
-            with input_rows(stream, spark, bootstrap, reading, mark, plan, f"{folder}/tables") as (frame, records):
-                parts = _write_parts(stream, frame, fold.key, reading, writer, context, records)
+            with input_rows(stream, spark, bootstrap, reading, mark, plan, f"{folder}/tables") as inputs:
+                records = inputs.records
+                parts, bad = _write_parts(stream, inputs.rows, fold.key, reading, writer, context, records)
+            left_out = inputs.dead + bad
             shutil.rmtree(folder / "tables", ignore_errors=True)
         after = _size_of(parts)
         LocalStateFiles(writer.folder).write(f"{mark.batch}.json", parts_text(parts).encode())
@@ -190,7 +196,9 @@ def rebuild(
         stopped()
         move_durably(folder, Path(f"{home}.reset"))
     log.info("stream %s: %s keys, %s bytes of state", stream.name, f"{after.keys:,}", f"{after.bytes:,}")
-    return RebuildResult(before, after, records, time.monotonic() - began, mark.batch, plan.ends, f"{home}.reset")
+    return RebuildResult(
+        before, after, records, left_out, time.monotonic() - began, mark.batch, plan.ends, f"{home}.reset"
+    )
 
 
 def _parts_from_output(
@@ -202,7 +210,7 @@ def _parts_from_output(
     starts = first_offsets(admin(bootstrap), ends, bootstrap)
     records = sum(end - starts[partition] for partition, end in ends.items())
     frame = source.topic_records(spark, bootstrap, by_topic(starts), by_topic(ends)).select(*RECORD_COLUMNS)
-    parts = _write_parts(stream, frame, ("key",), query, writer, context, records)
+    parts, _ = _write_parts(stream, frame, ("key",), query, writer, context, records)
     check_tombstones_kept(query.topic, began, bootstrap, "output", "rebuild it again")
     return parts, records
 
@@ -215,7 +223,7 @@ def _write_parts(
     writer: PartWriter,
     context: FoldContext,
     records: int,
-) -> dict[str, PartManifest]:
+) -> tuple[dict[str, PartManifest], int]:
     """Compute states from all rows of each key, and write them in parts.
 
     Args:
@@ -226,6 +234,9 @@ def _write_parts(
         writer: Writes a part.
         context: The context of its folds.
         records: How many records are read at most.
+
+    Returns:
+        The parts, and how many records of the inputs were bad.
     """
     fold, spark = writer.fold, frame.sparkSession
     log.info("stream %s: up to %s records are read", stream.name, f"{records:,}")
@@ -236,8 +247,8 @@ def _write_parts(
     rows = folding.partition_by_key(fold, state).sortWithinPartitions(HASH, *fold.key)
     try:
         with log_stage_progress(spark, stream.name):
-            written = rows.mapInArrow(writer, WRITTEN_COLUMNS).collect()
-            return {part: PartManifest.of(json.loads(manifest)) for part, manifest in written}
+            written = rows.mapInArrow(writer, WRITTEN_COLUMNS)
+            parts = {part: PartManifest.of(json.loads(manifest)) for part, manifest in written.collect()}
     except (PySparkException, Py4JJavaError) as e:
         of = ", ".join(stream.output_names if fold.restore_sql else (one.source for one in stream.sources.values()))
         raise PenstockError(
@@ -247,6 +258,20 @@ def _write_parts(
             if fold.restore_sql
             else RESET_HINT.format(name=stream.name),
         ) from e
+    return parts, _count_bad(stream, BatchExecution.of_frame(written))
+
+
+def _count_bad(stream: Stream, execution: BatchExecution) -> int:
+    """How many records of the inputs were bad; the log has the reason of one of each input."""
+    total = 0
+    for name, input_ in stream.sources.items():
+        metric = execution.observed_metric(f"bad_{name}")
+        count, bad = decode.parse_bad_metric(metric) if metric is not None else (0, None)
+        if count:
+            reason = bad[0]["reason"] if bad else "they are too many or too large to be shown"
+            log.warning("stream %s: %d records of %s are left out: %s", stream.name, count, input_.source, reason)
+        total += count
+    return total
 
 
 @contextmanager

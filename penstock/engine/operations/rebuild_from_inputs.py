@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.engine.commit.dead_letter_index import DeadLetterIndex
 from penstock.engine.query import decode, source
 from penstock.engine.query.tables import StreamTables
 from penstock.engine.state import fold as folding
@@ -31,12 +31,13 @@ from penstock.kafka.admin import (
 from penstock.model.output_mode import millis
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.engine.checkpoint.offset_log import BatchPlan, TopicOffsets
     from penstock.kafka.commit_marker import TopicAndPartition
+    from penstock.kafka.dead_letters import RecordLocation
     from penstock.model.fold import Fold
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
@@ -62,6 +63,20 @@ class InputFold:
             yield from result.state.drop_columns([HASH]).to_batches()
 
 
+class InputRows(NamedTuple):
+    """The rows that a fold gets for all records.
+
+    Attributes:
+        rows: The rows. Their metrics `bad_<name>` are of bad records: see `decode.parse_bad_metric`.
+        records: How many records are read at most.
+        dead: How many of them are left out, as they are dead letters.
+    """
+
+    rows: DataFrame
+    records: int
+    dead: int
+
+
 @contextmanager
 def input_rows(
     stream: Stream,
@@ -71,10 +86,11 @@ def input_rows(
     mark: CommitMarker,
     plan: BatchPlan,
     folder: str,
-) -> Iterator[tuple[DataFrame, int]]:
-    """The rows that a stream's fold gets for all records before its marker, and how many records there are at most.
+) -> Iterator[InputRows]:
+    """The rows that a stream's fold gets for all records before its marker, but those that are dead letters.
 
-    Tables are read as they are now.
+    Tables are read as they are now. A record is too far in the future if it is by the clock of the marker's batch: what
+    was so for an earlier batch is a dead letter.
 
     Args:
         stream: The stream.
@@ -95,6 +111,12 @@ def input_rows(
             hint=RESET_HINT.format(name=stream.name),
         )
     starts = _starts(stream, bootstrap, input_fold, mark, plan)
+    ids = topic_ids(admin(bootstrap), starts, bootstrap)
+    dead = {
+        at
+        for at in DeadLetterIndex(stream, bootstrap, None, ids).locations()
+        if at.partition in starts.get(at.topic, {}) and at.offset >= starts[at.topic][at.partition]
+    }
     tables = StreamTables(stream, folder, bootstrap, lambda *_: None)
     try:
         tables.load()
@@ -104,18 +126,29 @@ def input_rows(
             # Partitions that the marker does not name were not read.
             ends = {t: {p: plan.ends.get(t, {}).get(p, at) for p, at in parts.items()} for t, parts in begins.items()}
             raw = source.records_between(spark, input_, bootstrap, begins, ends, fail_on_loss=True)
-            rows = decode.decode_records(raw, input_, None)
-            bad = Observation()
+            rows = decode.decode_records(_without(raw, dead), input_, F.timestamp_millis(F.lit(plan.at_ms)))
             frames[name] = decode.drop_heartbeats(
-                (decode.drop_bad_records if input_.schema else decode.count_heartbeats)(rows, input_, bad)
+                decode.drop_bad_records(rows, input_, f"bad_{name}")
+                if input_.schema
+                else decode.count_heartbeats(rows, input_, f"beats_{name}")
             )
         with folding.current_context() as context:
             stream.transform(**frames, **tables.frames(spark))
         rows_of_fold = context.frames[input_fold.fold.name]
         count = sum(max(0, end - starts[t][p]) for t, parts in plan.ends.items() for p, end in parts.items())
-        yield rows_of_fold.withColumn(HASH, F.xxhash64(*input_fold.fold.key)), count
+        yield InputRows(rows_of_fold.withColumn(HASH, F.xxhash64(*input_fold.fold.key)), count, len(dead))
     finally:
         tables.close()
+
+
+def _without(raw: DataFrame, locations: Collection[RecordLocation]) -> DataFrame:
+    """Raw records without those at some locations, of which there may be many."""
+    if not locations:
+        return raw
+    topics, partitions, offsets = zip(*locations, strict=True)
+    columns = {"topic": pa.array(topics), "partition": pa.array(partitions, pa.int32()), "offset": pa.array(offsets)}
+    left_out = raw.sparkSession.createDataFrame(pa.table(columns))
+    return raw.join(F.broadcast(left_out), list(columns), "left_anti")
 
 
 def _starts(stream: Stream, bootstrap: str, input_fold: InputFold, mark: CommitMarker, plan: BatchPlan) -> TopicOffsets:

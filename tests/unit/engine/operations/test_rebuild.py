@@ -246,9 +246,9 @@ def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_t
     clock = SimpleNamespace(at=1_700_000_000.0, takes=61)
     clock.time = lambda: clock.at
 
-    def laid(*_: Any) -> dict[str, Any]:
+    def laid(*_: Any) -> tuple[dict[str, Any], int]:
         clock.at += clock.takes
-        return {}
+        return {}, 0
 
     for where in (rebuild, topic_snapshot):
         monkeypatch.setattr(where, "time", clock)
