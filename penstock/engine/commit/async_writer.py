@@ -136,8 +136,8 @@ class AsyncStoreWriter:
 
     def close(self) -> None:
         """Close the writer. A write that still runs is abandoned: its rows are written again, or older than others."""
-        self._closed.set()
         with self._lock:
+            self._closed.set()
             writer, self._writer = self._writer, None
             self._closed_counts += writer_counts(writer)
         if writer is not None:
@@ -155,15 +155,20 @@ class AsyncStoreWriter:
             try:
                 self._opened()
             except Exception as e:
-                self._open_error = e
-                self._on_stall(e)
+                self._tell(closed, e)
                 closed.wait(min(e.seconds, MAX_REOPEN_WAIT_S) if isinstance(e, Wait) else MAX_REOPEN_WAIT_S)
             else:
                 if self._open_error is not None:
-                    self._open_error = None
-                    self._on_stall(None)
+                    self._tell(closed, None)
                 break
         return 0
+
+    def _tell(self, closed: threading.Event, error: Exception | None) -> None:
+        """Tell what keeps the store from being opened, unless it was closed: then another writer may have its place."""
+        with self._lock:
+            if not closed.is_set():
+                self._open_error = error
+                self._on_stall(error)
 
     def _opened(self) -> Writer:
         closed = self._closed

@@ -176,5 +176,21 @@ def test_a_store_that_opens_behind_the_end_is_closed(store: Store) -> None:
         made.write(ROWS, FIRST)
 
 
+def test_a_store_that_fails_to_open_behind_the_end_tells_nobody(store: Store) -> None:
+    """The next run of the stream may have begun, with a writer of its own."""
+    hangs = threading.Event()
+
+    def opened() -> None:
+        _until(hangs)
+        raise Wait("nobody there", seconds=0.01)
+
+    store.opened = opened
+    made = patient(store)
+    made.close()
+    hangs.set()
+    assert made._task.wait(20, store.leave), "its thread ends"
+    assert store.told == []
+
+
 def _until(event: threading.Event) -> Any:
     assert event.wait(20)
