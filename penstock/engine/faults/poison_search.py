@@ -6,6 +6,7 @@ state first; where that finds nothing, the stream's query itself is run over a c
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 from collections.abc import Callable
@@ -51,8 +52,21 @@ INFRASTRUCTURE_ERROR = re.compile(
 )
 SPARK_ERROR = "org.apache.spark.SparkException"
 PYTHON_ERROR = "org.apache.spark.api.python.PythonException"
-# What a worker raises where the registry does not say what the schema of a record is.
-REGISTRY_ERROR = re.compile(r"^penstock\.errors\.(RegistryError|SettingError): ", re.MULTILINE)
+# Of a disk that is full or away, and of too many open files. Other errors of files may be of a name in a record.
+DISK_ERRORS = "|".join(
+    str(number)
+    for number in (
+        errno.EIO, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EDQUOT,
+    )
+)  # fmt: skip
+# What a worker raises where the disk, the state, a table, an object store or the registry fails. DuckDB has no access
+# to files that a record may name.
+WORKER_ERROR = re.compile(
+    rf"^(OSError: \[Errno ({DISK_ERRORS})\] |_duckdb\.IOException: "
+    r"|penstock\.(errors\.(RegistryError|SettingError|SinkError|Wait)|object_store\.bucket\.ObjectNotFound"
+    r"|engine\.state\.state_part\.DamagedState|tables\.table_store\.TableCorrupt): )",
+    re.MULTILINE,
+)
 # What Spark's own error begins with where executors were lost with their tasks or their shuffled rows.
 EXECUTOR_LOST = re.compile(
     r"Job aborted due to stage failure: (Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: Lost task "
@@ -225,6 +239,6 @@ def is_infrastructure_error(error: Exception) -> bool:
     return any(
         INFRASTRUCTURE_ERROR.fullmatch(name)
         or (name == SPARK_ERROR and EXECUTOR_LOST.match(text))
-        or (name == PYTHON_ERROR and REGISTRY_ERROR.search(text))
+        or (name == PYTHON_ERROR and WORKER_ERROR.search(text))
         for name, text in errors
     )

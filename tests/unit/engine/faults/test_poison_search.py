@@ -30,7 +30,23 @@ STAGE = (
         ([(SPARK, "gone"), ("java.net.ConnectException", "Connection refused")], True),
         ([], True),
         ([(SPARK, ABORTED), (PYTHON, f"{TRACEBACK}penstock.errors.RegistryError: the schema registry does not")], True),
+        *(
+            ([(SPARK, ABORTED), (PYTHON, f"{TRACEBACK}{raised}")], True)
+            for raised in (
+                "OSError: [Errno 28] No space left on device: '/checkpoints/sums/folds/sums/0/1f.arrow'",
+                "OSError: [Errno 122] Disk quota exceeded",
+                "OSError: [Errno 24] Too many open files: '/proc/meminfo'",
+                "OSError: [Errno 12] Cannot allocate memory",
+                "_duckdb.IOException: IO Error: Could not write file",
+                "penstock.errors.Wait: the object store of s3://b/c does not answer",
+                "penstock.engine.state.state_part.DamagedState: a file of a stream's state is missing",
+                "penstock.tables.table_store.TableCorrupt: the manifest of a table cannot be read",
+            )
+        ),
         # A record's own, whatever words it has.
+        ([(SPARK, ABORTED), (PYTHON, f"{TRACEBACK}FileNotFoundError: [Errno 2] No such file: 'of a record'")], False),
+        ([(SPARK, ABORTED), (PYTHON, f"{TRACEBACK}OSError: [Errno 36] File name too long: 'of a record'")], False),
+        ([(SPARK, ABORTED), (PYTHON, f"{TRACEBACK}ValueError: OSError: [Errno 28] No space left")], False),
         ([(SPARK, ABORTED), ("org.apache.spark.SparkArithmeticException", "[DIVIDE_BY_ZERO] Division by zero")], False),
         ([(SPARK, f"{ABORTED}org.x.Y: (executor 5): ExecutorLostFailure (")], False),
         ([(SPARK, ABORTED), (PYTHON, f"{TRACEBACK}ValueError: penstock.errors.RegistryError: ")], False),
