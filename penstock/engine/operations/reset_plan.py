@@ -122,7 +122,8 @@ def plan_reset(
         read_commit_marker(stream.name, bootstrap),
         checkpoint.active_reset(),
     )
-    before = None if text is None else Reset.read(text)
+    # One that is damaged is replaced by this one.
+    before = Reset.read(text) if text else None
     read = _read(checkpoint, mark, before, ids)
     parts = []
     for (t, p), (first, end) in logs.items():

@@ -19,11 +19,13 @@ from penstock.catalog import PartitionedStream, build
 from penstock.cli import app
 from penstock.control import Actor, Control, connect
 from penstock.devstack.servers.kafka import Broker
-from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.checkpoint.layout import RESET_FILE, Checkpoint
 from penstock.engine.jvm import hadoop_fs
+from penstock.engine.operations.reset import Reset
 from penstock.engine.operations.reset_plan import ResetPlan, ResetTarget, plan_reset
 from penstock.engine.query import source
 from penstock.engine.session import session_for
+from penstock.errors import Blocked
 from penstock.kafka.admin import admin
 from penstock.kafka.replay import REPLAYS
 from penstock.model.partition import Partitions, partition_start
@@ -253,6 +255,17 @@ def test_a_reset_objects_where_the_output_would_be_wrong(spark: SparkSession, bo
     send(bootstrap, [Record(REPLAYS.name, f"{EVENTS.name}[0]@{offset} {'0' * 64}", "{}") for offset in (0, 1, 5)])
     assert plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).objections[0].startswith("1 of the records")
     assert plan(EACH, spark, bootstrap, tmp_path, "latest").objections == []
+
+
+def test_a_reset_takes_the_place_of_a_damaged_one(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    send(bootstrap, at(0, 1))
+    checkpoint = Checkpoint(spark, str(tmp_path), STREAM.name)
+    checkpoint.begin_with(Reset({}).text())
+    (tmp_path / STREAM.name / RESET_FILE).write_text("{")
+    with pytest.raises(Blocked, match=r"a reset is damaged.*reset it again"):
+        ran(STREAM, spark, bootstrap, tmp_path)
+    checkpoint.request_reset(plan(STREAM, spark, bootstrap, tmp_path, "earliest").reset.text())
+    assert sorted(ran(STREAM, spark, bootstrap, tmp_path)) == [(0, 1), (1, 1)]
 
 
 @pytest.mark.long
