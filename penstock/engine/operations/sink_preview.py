@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,10 +39,19 @@ class RenderedRecords:
 
     def of(self, location: RecordLocation) -> pa.Table:
         """The rows of one record, as the writer gets them."""
-        is_of_record = [
-            RecordLocation(**position) == location for position in self.rows.select(POSITION_COLUMNS).to_pylist()
-        ]
-        return self.rows.filter(pa.array(is_of_record, pa.bool_())).drop_columns([DOCUMENT_COLUMN])
+        return self._written_rows.take(pa.array(self._row_numbers.get(location, []), pa.int64()))
+
+    @cached_property
+    def _written_rows(self) -> pa.Table:
+        """The rows as the writer gets them, in one piece, of which single rows are taken fast."""
+        return self.rows.drop_columns([DOCUMENT_COLUMN]).combine_chunks()
+
+    @cached_property
+    def _row_numbers(self) -> dict[RecordLocation, list[int]]:
+        numbers: dict[RecordLocation, list[int]] = {}
+        for number, position in enumerate(self.rows.select(POSITION_COLUMNS).to_pylist()):
+            numbers.setdefault(RecordLocation(**position), []).append(number)
+        return numbers
 
 
 def sink_output(stream: Stream) -> Output:
