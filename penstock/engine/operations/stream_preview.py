@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.layout import PREVIEWS, Checkpoint
+from penstock.engine.checkpoint.local_folders import remove_local_folders
 from penstock.engine.commit.checked_rows import CheckedRows
 from penstock.engine.commit.rejected import RejectFinder
 from penstock.engine.error_text import root_message
@@ -244,15 +245,17 @@ def preview_folder(spark: SparkSession) -> Iterator[str]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return
-    root = settings().checkpoint_root
+    root = settings().checkpoint_root.rstrip("/")
     checkpoints, now = HadoopFolder(spark, root), int(time.time())
     # Of a process that is killed, a later one removes it: no preview takes a day.
     for left in checkpoints.list_names(PREVIEWS):
         began = left.partition("-")[0]
         if not began.isdecimal() or now - int(began) > 86_400:
+            remove_local_folders(f"{root}/{PREVIEWS}/{left}")
             checkpoints.delete_folder(f"{PREVIEWS}/{left}")
     name = f"{PREVIEWS}/{now}-{uuid.uuid4().hex}"
     try:
-        yield f"{root.rstrip('/')}/{name}"
+        yield f"{root}/{name}"
     finally:
+        remove_local_folders(f"{root}/{name}")
         checkpoints.delete_folder(name)

@@ -18,6 +18,7 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
+from penstock.engine.checkpoint.local_folders import local_folder
 from penstock.engine.commit.rejected import DEAD_LETTER_SCHEMA, origin_headers
 from penstock.errors import DeclarationError
 from penstock.kafka.record_lookup import metadata_at
@@ -59,8 +60,7 @@ def tables_folder(root: str, stream: str) -> Path:
             got=f"checkpoints in {root}, workers of {settings().spark_master}",
             hint="let PENSTOCK_CHECKPOINTS be a folder that is mounted everywhere, or run the app on a local master",
         )
-    root_digest = hashlib.sha256(root.encode()).hexdigest()[:12]
-    return settings().home / "tables" / root_digest / f"{stream}.tables"
+    return settings().home / local_folder("tables", root) / f"{stream}.tables"
 
 
 class BatchIdentity(NamedTuple):

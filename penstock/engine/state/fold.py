@@ -7,7 +7,6 @@ the checkpoint, before the batch's output is made visible, and a copy of the che
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType, TimestampType
 
 from penstock.codec.columnar import EVENT_TIME
+from penstock.engine.checkpoint.local_folders import local_folder
 from penstock.engine.state import fold_query
 from penstock.engine.state.fold_check import check_queries
 from penstock.engine.state.fold_store import FoldBatch
@@ -106,7 +106,7 @@ def use_checkpoint(stream: Stream, checkpoint: str) -> Iterator[FoldContext]:
 def _cache(checkpoint: str) -> str:
     """A local folder for state files of an object store; an executor on another host uses one in its work folder."""
     root, _, stream = checkpoint.rpartition("/")
-    name = f"folds/{hashlib.sha256(root.encode()).hexdigest()[:12]}/{stream}"
+    name = f"{local_folder('folds', root)}/{stream}"
     return str(settings().home / name) if executors_here(settings().spark_master) else name
 
 
