@@ -259,9 +259,7 @@ class BatchCommitter:
     ) -> BatchOutput:
         """The rows of a batch with the dead letters and late records that belong to it."""
         fed_inputs = self._upstream.fed_inputs if self._upstream else ()
-        rejected = self._rejects.find(
-            batch, execution, has_late_rows=self.folds.has_late_rows(), upstream_inputs=fed_inputs
-        )
+        rejected = self._rejects.find(batch, execution, late_rows=self.folds.late_rows, upstream_inputs=fed_inputs)
         rejected += self._poison.dead_letters(batch, self._rejects.index)
         # If the store that takes dead letters already has this batch, its dead letters are written.
         takes_dead_letters = any(map(self._takes_dead_letters, pending))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.engine.jvm.bridge import BatchExecution
     from penstock.engine.operations.reset import Reset
+    from penstock.engine.state.fold_store import LateRows
     from penstock.model.input import Input
     from penstock.model.stream import Stream
 
@@ -41,7 +42,7 @@ class RejectedRecords:
 
     Attributes:
         dead: number of dead letters, written or only counted.
-        late: number of late records, written or only counted.
+        late: number of late records, written or only counted, and of rows of folds that are late for another fold.
         first_reason: why the first dead letter is one.
         by_topic: the rows to write, by topic.
     """
@@ -96,7 +97,7 @@ class RejectFinder:
         batch: PlannedBatch,
         execution: BatchExecution,
         *,
-        has_late_rows: bool = False,
+        late_rows: LateRows,
         upstream_inputs: Collection[str] = (),
     ) -> RejectedRecords:
         """Find the records of a batch that do not reach its output.
@@ -104,12 +105,13 @@ class RejectFinder:
         Args:
             batch: the batch, which has been computed.
             execution: the batch as Spark ran it.
-            has_late_rows: whether records were late that Spark does not count.
+            late_rows: rows that were late for folds, which Spark does not count.
             upstream_inputs: the inputs whose records other streams write.
         """
         rejected = RejectedRecords()
         self._find_dead(batch, execution, rejected)
-        self._find_late(batch, execution, rejected, upstream_inputs, has_late_rows=has_late_rows)
+        self._find_late(batch, execution, rejected, upstream_inputs, has_late_rows=late_rows.exist)
+        rejected.late += late_rows.of_folds
         return rejected
 
     def _find_dead(self, batch: PlannedBatch, execution: BatchExecution, rejected: RejectedRecords) -> None:

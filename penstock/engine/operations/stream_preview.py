@@ -211,7 +211,7 @@ class StreamPreview:
             execution = bridge.BatchExecution.last_of(query)
             watermark.cap(batch, execution)
             fed = upstream.fed_inputs if upstream else ()
-            rejected = rejects.find(batch, execution, has_late_rows=folds.has_late_rows(), upstream_inputs=fed)
+            rejected = rejects.find(batch, execution, late_rows=folds.late_rows, upstream_inputs=fed)
             examples = [(row["value"], _reason(row)) for rows in rejected.by_topic.values() for row in rows]
             if any(output.mask for output in stream.outputs.values()):
                 # Records of inputs are not masked, and reasons quote them.

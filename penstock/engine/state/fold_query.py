@@ -111,7 +111,7 @@ def run_fold(
         time: Epoch ms that event time has reached; the watermark if it is None.
 
     Raises:
-        PenstockError: A row has no key.
+        PenstockError: A row has no key, or no event time by which it is late or not.
         DeclarationError: The fold's queries cannot be run on such rows.
     """
     for name in fold.key:
@@ -123,6 +123,12 @@ def run_fold(
             )
     count = len(records)
     if late:
+        if holes := records[EVENT_TIME].null_count:
+            raise PenstockError(
+                f"fold {fold.name} gets rows without their {EVENT_TIME}",
+                got=f"{holes} rows whose {EVENT_TIME} is NULL",
+                hint="filter them out before the fold, or make it of a field that is never NULL",
+            )
         # Event times are finer than the watermark: a record of the same millisecond is late.
         passed = pa.scalar(watermark * 1000, pa.timestamp("us", "UTC"))
         records = records.filter(pc.greater(records[EVENT_TIME], passed))

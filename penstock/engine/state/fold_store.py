@@ -16,10 +16,11 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.engine.checkpoint import s3a
 from penstock.engine.checkpoint.recovery import damaged_checkpoint
+from penstock.engine.jvm import bridge
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.state.state_files import LocalStateFiles, StateFiles, files_of, for_each, parts_text, state_files
 from penstock.engine.state.state_part import DamagedState, PartManifest
@@ -83,6 +84,18 @@ class FoldBatch:
         return f"{self.batch}-{self.attempt}.json"
 
 
+class LateRows(NamedTuple):
+    """The rows of a batch that folds left out as late.
+
+    Attributes:
+        exist: Whether there are any; of records or of rows of folds.
+        of_folds: How many there are of folds that read the rows of another.
+    """
+
+    exist: bool = False
+    of_folds: int = 0
+
+
 def begin_batch(spark: SparkSession, batch: PlannedBatch) -> str:
     """Tell the tasks of this thread's jobs which batch they are of; the id of the attempt."""
     attempt = uuid.uuid4().hex
@@ -105,6 +118,7 @@ class FoldStore:
 
     Attributes:
         size: Keys and bytes of the state after the last batch; None before it.
+        late_rows: Of the batch that was committed last.
     """
 
     def __init__(self, stream: str, spark: SparkSession, checkpoint: str, create: Callable[[str, str], bool]) -> None:
@@ -120,7 +134,10 @@ class FoldStore:
         self._folds: dict[str, StateFiles] = {}
         # By fold, batch and part: the manifests that are kept.
         self._manifests: dict[str, dict[int, dict[str, PartManifest]]] = {}
-        self._attempt, self._has_late_rows, self._owner = "", False, ""
+        # Folds that read the rows of another.
+        self._later: set[str] = set()
+        self._attempt, self._owner = "", ""
+        self.late_rows = LateRows()
         self.size: tuple[int, int] | None = None
 
     def open(self, context: FoldContext, last_commit: int) -> None:
@@ -134,6 +151,11 @@ class FoldStore:
             Blocked: The state is damaged.
         """
         self._folds, self._manifests = {}, {}
+        self._later = {
+            name
+            for name, frame in (context.frames.items() if len(context.folds) > 1 else ())
+            if any(function.startswith("fold ") for function in bridge.arrow_functions(frame))
+        }
         self._owner = f"{OWNER}{uuid.uuid4().hex}"
         for name, fold in context.folds.items():
             root = state_files(self._checkpoint, "")
@@ -174,7 +196,7 @@ class FoldStore:
         Raises:
             LeaseLost: Another driver has opened the state, or has committed the batch.
         """
-        self._has_late_rows, keys, size = False, 0, 0
+        self.late_rows, keys, size = LateRows(), 0, 0
         for name, files in self._folds.items():
             sizes = files.sizes()
             if [key for key in sizes if key.startswith(OWNER)] != [self._owner]:
@@ -190,7 +212,9 @@ class FoldStore:
             parts = {**manifests.get(batch.batch_id - 1, {}), **changed}
             if not self._create(f"folds/{name}/{batch.batch_id}.json", parts_text(parts)):
                 raise self._lost(batch, files.location(f"{batch.batch_id}.json"))
-            self._has_late_rows |= any(manifest.late for manifest in changed.values())
+            late = sum(manifest.late for manifest in changed.values())
+            of_folds = late if name in self._later else 0
+            self.late_rows = LateRows(self.late_rows.exist or late > 0, self.late_rows.of_folds + of_folds)
             keys += sum(manifest.keys for manifest in parts.values())
             size += sum(file.size for file in files_of(parts).values())
             manifests[batch.batch_id] = parts
@@ -210,7 +234,3 @@ class FoldStore:
             got=location,
             hint="nothing: this one gives way, or runs the batch again if it is the other that has lost its lease",
         )
-
-    def has_late_rows(self) -> bool:
-        """Whether rows of the batch that was committed last were late."""
-        return self._has_late_rows

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine.state.fold_check import check_folds_of_topics, check_queries
-from penstock.errors import DeclarationError
+from penstock.engine.state.fold_query import run_fold, state_schema
+from penstock.engine.state.state_part import HASH
+from penstock.errors import DeclarationError, PenstockError
 from penstock.model.fold import Fold
 from penstock.model.sql.stream_file import parse
 from penstock.model.sql.stream_query import sql_stream
@@ -160,3 +162,14 @@ def test_a_column_is_cast_where_that_changes_no_meaning(query: str, gives: str, 
         check_queries(fold, records)
     else:
         assert f"the {query} query of fold casts gives other columns than declared; got: x" in refusal(fold, records)
+
+
+def test_a_row_without_an_event_time_is_an_error_where_rows_may_be_late() -> None:
+    """It would be left out, and nobody would know."""
+    times = pa.array([datetime(2026, 1, 1, tzinfo=UTC), None], pa.timestamp("us", "UTC"))
+    rows = pa.table({"shop": ["n", "s"], "amount": [1.0, 2.0], "event_time": times, HASH: [1, 2]})
+    fold = fold_in_sql(UPDATE, EMIT, "false")
+    no_state = state_schema(fold, rows.schema).empty_table()
+    assert run_fold(fold, rows, lambda _: no_state, 0, late=False).rows.num_rows == 2
+    with pytest.raises(PenstockError, match=r"sums gets rows without their event_time; got: 1 rows"):
+        run_fold(fold, rows, lambda _: no_state, 0, late=True)
