@@ -125,7 +125,7 @@ def test_counts_go_on_from_a_rebuilt_checkpoint(
     def dying(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rebuild, "_activate", dying)
+    monkeypatch.setattr(rebuild, "move_durably", dying)
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     with pytest.raises(KeyboardInterrupt):
         rebuilt(STREAM, spark, bootstrap, tmp_path)
