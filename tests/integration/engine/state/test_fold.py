@@ -284,13 +284,13 @@ def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, boot
         with running(of, spark, bootstrap, tmp_path) as run:
             send(bootstrap, [*paid(("ann", 1), ("bob", 2)), *paid(("cy", 3), at=5)])
             run.process_all_available()
-            beat(run, 9)
+            beat(run, 8)
             before = files_of(tmp_path)
             # Where nothing is due nothing is written.
-            beat(run, 10)
+            beat(run, 9)
             assert not totals(bootstrap)
             assert files_of(tmp_path) == before
-            beat(run, 11)
+            beat(run, 10)
             assert totals(bootstrap) == {"ann": 1, "bob": 2}
             assert run.report().state_rows == 3
         # It was written, and not committed: it runs again, and tells nobody twice.
