@@ -48,6 +48,8 @@ class CaptureRun(ThreadRun):
         self.row = CaptureRow(capture.name, fingerprint=capture.fingerprint)
         self._wake = threading.Event()
         self._request: tuple[str, str] | None = None
+        # Ids of decisions: the one that is pending, the one that was reported last, and that at the request's time.
+        self._pending_id = self._reported_id = self._requested_id = ""
         # The request that is being done, and the number of polls when it began.
         self._current_request, self._polls = "", 0
         self._failures = 0
@@ -62,12 +64,15 @@ class CaptureRun(ThreadRun):
         if not self.active and time.monotonic() >= self._retry_at:
             self._stepped_at = time.monotonic()
             self.start()
+        self._read_request()
+
+    def _read_request(self, *, fresh: bool = False) -> None:
         try:
-            request = self._captures.requests().get(self.capture.name)
+            request = self._captures.requests(fresh=fresh).get(self.capture.name)
         except ControlError:
             return  # the driver reports it
         if request and not self._request:
-            self._request = request
+            self._request, self._requested_id = request, self._reported_id
             self._wake.set()
 
     def stop(self) -> None:
@@ -84,8 +89,13 @@ class CaptureRun(ThreadRun):
         self.update_rate(now)
         if (caught_up_at := self._caught_up_at) is not None:
             self.figures.behind_ms = int((now - caught_up_at) * 1000)
+        pending_id = self._pending_id
+        if self.active and pending_id != self._reported_id:
+            # A request that came before this report is about the decision that was reported before.
+            self._read_request(fresh=True)
         try:
             self._captures.report(self.row)
+            self._reported_id = pending_id
         except Exception as e:  # its progress is reported all the same
             log.warning("capture %s could not report: %s", self.capture.name, e)
         return replace(self.figures)
@@ -150,7 +160,7 @@ class CaptureRun(ThreadRun):
             self._note(poller, self._stepped_at - poll_started if polled else None)
             rests = not poller.position.reconcile and poller.position.snapshot is None
             if self._request and self._request[1] == self._current_request and poller.metrics.polls > self._polls:
-                if rests:
+                if rests and not (self._request[0] == "continue" and poller.pending_decision):
                     self._answer("")
                 elif poller.pending_decision:
                     self._answer(poller.pending_decision)
@@ -168,14 +178,18 @@ class CaptureRun(ThreadRun):
             return True
         if kind == "reconcile":
             poller.compare(REQUESTED, self._current_request)
-        if kind == "continue":
+        if kind == "continue" and poller.pending_decision:
+            if poller.pending_id != self._requested_id:
+                # The operator has seen another one, or none.
+                self._answer(poller.pending_decision)
+                return False
             poller.continue_pending()
         poller.poll_now()
         return False
 
     def _note(self, poller: Poller, took: float | None) -> None:
         f, p, row = poller.metrics, poller.position, self.row
-        self._failures = 0
+        self._failures, self._pending_id = 0, poller.pending_id
         row.phase, row.polls = "refused" if poller.pending_decision else f.state, f.polls
         row.why = poller.pending_decision or (f.waits_for if f.state == "waiting" else None)
         row.low = None if p.low is None else str(p.low)

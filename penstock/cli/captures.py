@@ -15,7 +15,7 @@ from rich.text import Text
 from penstock.capture import explain as plans
 from penstock.capture import factory
 from penstock.capture.checks.diagnostics import with_source_location
-from penstock.capture.polling.poller import Poller
+from penstock.capture.polling.poller import HIDDEN_TRANSACTIONS, Poller
 from penstock.capture.reconcile.drift import REQUESTED
 from penstock.catalog import BrokenFile, partial_catalog
 from penstock.cli.arguments import AsJson, completion, look_up
@@ -259,7 +259,8 @@ def _run(poller: Poller, holder: str, *, once: bool, confirm: bool) -> None:
     )  # fmt: skip
     renewed = 0.0
     # `--continue` confirms only what the capture waited for before this process started.
-    scanned = poller.session.index.scanned
+    index = poller.session.index
+    confirmed = {HIDDEN_TRANSACTIONS, *([f"scan {index.scan}"] if index.scanned else [])} if confirm else set[str]()
     with Progress(*columns, console=console(), transient=True) as bar:
         task = bar.add_task(poller.capture.name, total=None, rate="")
         while True:
@@ -267,13 +268,15 @@ def _run(poller: Poller, holder: str, *, once: bool, confirm: bool) -> None:
                 connect().renew_leases([poller.capture.name], holder, settings().lease_ttl)
                 renewed = time.monotonic()
             wait = poller.step()
-            if poller.pending_decision and confirm and (scanned or not poller.pending_since):
+            if poller.pending_id in confirmed:
                 poller.continue_pending()
             elif poller.pending_decision and once:
                 hint = "e.g. use `--continue` instead"
                 raise PenstockError(
                     f"capture {poller.capture.name} waits for a decision", got=poller.pending_decision, hint=hint
                 )
+            if poller.metrics.polls:
+                confirmed.discard(HIDDEN_TRANSACTIONS)
             f = poller.metrics
             total = f.total if f.state == "snapshot" else None
             text = f"{poller.capture.name} {f.state}: {count(f.read)} read, {count(f.written)} written {f.waits_for}"

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
 
+# The decision whether DELAY replaces transactions that are no longer visible.
+HIDDEN_TRANSACTIONS = "hidden transactions"
+
 
 class Poller:
     """Runs a capture from its position on. `step` does the next piece of work."""
@@ -88,7 +91,7 @@ class Poller:
     def compare(self, why: str, request: str = "") -> None:
         """Start a reconcile with the next step. request: the id of the one that asks for it."""
         self.session.index.restart()
-        self._comparison.pending_decision, self._next_chunk = "", 0.0
+        self._next_chunk = 0.0
         self.session.commit([], replace(self.position, reconcile=why, request=request or self.position.request))
 
     def _check_tables(self) -> None:
@@ -139,18 +142,25 @@ class Poller:
         return self._comparison.pending_decision if self.position.reconcile else ""
 
     @property
+    def pending_id(self) -> str:
+        """Identifies the pending decision, so that no other is taken for it; empty if there is none."""
+        if self._cursors.blind:
+            return HIDDEN_TRANSACTIONS
+        return f"scan {self.session.index.scan}" if self.pending_decision else ""
+
+    @property
     def pending_since(self) -> float:
         """Since when a reconcile waits for a decision, in epoch seconds; 0 if it does not."""
         return self._comparison.pending_since if self.position.reconcile and self._comparison.pending_decision else 0.0
 
     def continue_pending(self) -> None:
-        """Continue after a decision: see `pending_decision`."""
+        """Continue after the decision that `pending_decision` shows, and no other."""
         if self._cursors.blind:
             self._cursors.blind = False
             self.session.commit([], replace(self.position, sees_all=False))
-        if self.pending_since:
-            self.session.index.allow_removal()
-            self._comparison.pending_decision, self._next_chunk = "", 0.0
+        elif self.pending_since:
+            self._comparison.allow_removal()
+            self._next_chunk = 0.0
 
     def poll_now(self) -> None:
         """Poll with the next step."""

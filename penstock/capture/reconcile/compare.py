@@ -27,13 +27,24 @@ class Comparison:
     records of keys that the table lacks.
 
     Attributes:
-        pending_decision: Why an operator has to allow the removal; empty if not needed.
-        pending_since: Since when, in epoch seconds; 0 if never.
+        pending_since: Since when an operator has to allow the removal, in epoch seconds; 0 if never.
     """
 
     def __init__(self, session: CaptureSession, cursors: CursorTracker) -> None:
         self._session, self._cursors = session, cursors
-        self.pending_decision, self.pending_since = "", 0.0
+        self.pending_since = 0.0
+        # The decision that is pending, and the scan that it is about.
+        self._decision, self._scan = "", 0
+
+    @property
+    def pending_decision(self) -> str:
+        """Why an operator has to allow the removal; empty if not needed, or not yet known since the scan restarted."""
+        return self._decision if self._scan == self._session.index.scan else ""
+
+    def allow_removal(self) -> None:
+        """Allow what is pending."""
+        self._session.index.allow_removal()
+        self._decision = ""
 
     def step(self) -> None:
         """Compare one chunk; after the last one the position has no reconcile."""
@@ -61,12 +72,12 @@ class Comparison:
                 session.capture.name, drift.rows, drift.why, drift.missing, drift.differing, drift.extra)  # fmt: skip
 
     def _may_remove(self) -> bool:
-        """Whether the records of missing rows may be removed; else sets `pending_decision`.
+        """Whether the records of missing rows may be removed; else a decision is pending.
 
         Rows that a policy, a view, an empty table or another database hides look like deleted rows.
         """
         session, index = self._session, self._session.index
-        previous, self.pending_decision = self.pending_decision, ""
+        previous, self._decision, self._scan = self.pending_decision, "", index.scan
         if index.allowed:
             return True
         removed, rows = index.removal_counts()
@@ -75,7 +86,7 @@ class Comparison:
             index.allow_removal()
             return True
         name = session.capture.name
-        self.pending_decision = (
+        self._decision = (
             f"{removed:,} of {rows:,} rows of the topic are no longer in the table, which are more than "
             f"{share} % or all of them: their records are kept. If they were deleted, allow it with "
             f"`penstock capture ask {name} continue`; if something hides them, repair that, then `penstock capture "
@@ -83,13 +94,12 @@ class Comparison:
         )
         if not previous:
             self.pending_since = time.time()
-            log.warning("capture %s: %s", session.capture.name, self.pending_decision)
+            log.warning("capture %s: %s", session.capture.name, self._decision)
         return False
 
     def _compare_rows(self) -> None:
         """Compare a page of the table, in order of key."""
         session, index, key = self._session, self._session.index, self._session.capture.key
-        self.pending_decision = ""
         scan, page = (
             index.scan,
             session.read_page(session.pages.by_key(index.behind, min(index.CHUNK, session.page_size.rows))),

@@ -85,9 +85,9 @@ class Captures:
         with self._control.begin() as c:
             return {row.name: row for row in rows(CaptureRow, c.execute(select(s.capture)).mappings())}
 
-    def requests(self) -> dict[str, tuple[CaptureRequest, str]]:
-        """Unanswered requests and their ids, by capture; cached for half a second."""
-        if time.monotonic() - self._read_at > 0.5:
+    def requests(self, *, fresh: bool = False) -> dict[str, tuple[CaptureRequest, str]]:
+        """Unanswered requests and their ids, by capture; cached for half a second unless `fresh`."""
+        if fresh or time.monotonic() - self._read_at > 0.5:
             t = s.capture
             query = select(t.c.name, t.c.requested, t.c.request_id).where(
                 t.c.request_id.is_not(None),

@@ -152,3 +152,38 @@ def test_what_is_repaired_counts_once_whenever_it_is_killed(
         assert list(poller.position.reconciles[:-1]) == earlier[-RECONCILES_KEPT:]
         assert topic(poller) == {b'{"id":%d}' % n for n in (*range(50), 100)}
     poller.close()
+
+
+def test_what_was_asked_for_before_the_table_was_altered_is_not_allowed_after_it(
+    db: sqlite3.Connection, tmp_path: Path
+) -> None:
+    db.execute("CREATE VIEW v AS SELECT * FROM t")
+    poller = opened(tmp_path, table="v")
+    db.execute("DELETE FROM t WHERE id < 11")
+    asked(poller)
+    db.execute("DROP VIEW v")
+    db.execute("CREATE VIEW v AS SELECT * FROM t WHERE id = 20")
+    poller.session.next_table_check, poller._next_chunk = 0.0, float("inf")
+    poller.step()
+    assert poller.pending_decision == ""
+    poller.continue_pending()
+    poller._next_chunk = 0.0
+    assert "49 of 50 rows" in asked(poller)
+    assert len(topic(poller)) == 50
+    poller.close()
+
+
+def test_of_two_decisions_only_the_one_that_is_shown_is_confirmed(db: sqlite3.Connection, tmp_path: Path) -> None:
+    poller = opened(tmp_path)
+    db.execute("DELETE FROM t WHERE id < 11")
+    asked(poller)
+    poller._cursors.blind = True
+    assert "not all transactions" in poller.pending_decision
+    poller.continue_pending()
+    assert "11 of 50 rows" in poller.pending_decision
+    polled(poller, 2)
+    assert len(topic(poller)) == 50
+    poller.continue_pending()
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    assert len(topic(poller)) == 39
+    poller.close()
