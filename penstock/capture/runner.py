@@ -54,6 +54,8 @@ class CaptureRun(ThreadRun):
         self._current_request, self._polls = "", 0
         self._failures = 0
         self._retry_at = 0.0
+        # A capture that fails now and then is opened anew, which must not put off its reconcile.
+        self._created_at = time.time()
         self._stepped_at = 0.0
         # When the last finished poll began: all commits before it are in the topic.
         self._caught_up_at = None if figures.behind_ms is None else time.monotonic() - figures.behind_ms / 1000
@@ -139,7 +141,7 @@ class CaptureRun(ThreadRun):
 
     def _poll(self, poller: Poller, stopping: threading.Event) -> Decision:
         self.row.why, self._polls = None, 0
-        checked_at, opened_at = time.monotonic(), time.time()
+        checked_at = time.monotonic()
         while not stopping.is_set():
             if self._request and self._request[1] != self._current_request and self._begin(poller, self._request):
                 return "snapshot"
@@ -150,7 +152,7 @@ class CaptureRun(ThreadRun):
             busy = (poller.position.reconcile and not poller.pending_since) or poller.position.snapshot
             # A reconcile that waits for a decision is repeated when due, since the cause may be repaired.
             compared_at = max(poller.session.index.in_sync_at, poller.pending_since)
-            if interval and not busy and time.time() >= due(name, interval, compared_at, opened_at):
+            if interval and not busy and time.time() >= due(name, interval, compared_at, self._created_at):
                 poller.compare(poller.position.reconcile or SCHEDULED)
             poll_started, polls = time.monotonic(), poller.metrics.polls
             wait = poller.step()

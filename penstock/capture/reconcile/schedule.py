@@ -9,16 +9,16 @@ from datetime import timedelta
 START_SPREAD_SECONDS = 600.0
 
 
-def due(name: str, every: timedelta, compared: float, opened: float) -> float:
+def due(name: str, every: timedelta, compared: float, started: float) -> float:
     """When the next reconcile is due. Times are epoch seconds.
 
-    Captures that were opened together are due at different times, by their names, up to a quarter early.
+    Captures of one driver are due at different times, by their names, up to a quarter early.
 
     Args:
         name: The capture.
         every: The interval.
         compared: When table and topic were last known to be equal; 0 if never.
-        opened: When the capture was opened.
+        started: When the driver began to run the capture.
     """
     share, seconds = zlib.crc32(name.encode()) / 2**32, every.total_seconds()
-    return max(compared + seconds * (1 - share / 4), opened + share * min(START_SPREAD_SECONDS, seconds / 24))
+    return max(compared + seconds * (1 - share / 4), started + share * min(START_SPREAD_SECONDS, seconds / 24))

@@ -1,8 +1,9 @@
-"""A capture in its driver, without a broker: what a request confirms."""
+"""A capture in its driver, without a broker: what a request confirms, and when a reconcile begins."""
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -14,6 +15,7 @@ import pytest
 from penstock.capture import runner
 from penstock.capture.polling.poller import Poller
 from penstock.capture.runner import CaptureRun
+from penstock.capture.source.base import SourceError
 from penstock.control import Actor, Control, ProgressRow
 from penstock.control.repositories.captures import CaptureRequest, CaptureRow, Captures
 from penstock.model.capture import parse
@@ -40,12 +42,15 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Conn
 class Unbrokered:
     """A run whose pollers keep the topic in memory."""
 
-    def __init__(self, folder: Path, control: Control, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
+    def __init__(self, folder: Path, control: Control, monkeypatch: pytest.MonkeyPatch, more: str) -> None:
         self.kept, self.captures, self.pollers = Kept(), Captures(control), list[Poller]()
+        # What is done to each poller that is opened.
+        self.opened: Callable[[Poller], object] = lambda _: None
         text = DECLARED.format(more=more)
 
         def open_poller(*_: Any) -> Poller:
             self.pollers.append(poller_of(text, folder, self.kept))
+            self.opened(self.pollers[-1])
             return self.pollers[-1]
 
         monkeypatch.setattr(runner, "open_poller", open_poller)
@@ -63,7 +68,7 @@ class Unbrokered:
             self.run.report()
             return condition(self.row)
 
-        wait_until(tended, what=what)
+        wait_until(tended, 30.0, what=what)
 
     def ask(self, what: CaptureRequest) -> str:
         return self.captures.ask("t", what, Actor("somebody", "cli"))
@@ -75,10 +80,23 @@ class Unbrokered:
         return self.row.answer or ""
 
 
+@pytest.fixture
+def start(tmp_path: Path, control: Control, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Unbrokered]]:
+    made = list[Unbrokered]()
+
+    def begun(more: str = "") -> Unbrokered:
+        made.append(Unbrokered(tmp_path, control, monkeypatch, more))
+        return made[-1]
+
+    yield begun
+    for one in made:
+        one.run.stop()
+
+
 def test_a_request_confirms_what_was_shown_when_it_was_asked_for(
-    db: sqlite3.Connection, tmp_path: Path, control: Control, monkeypatch: pytest.MonkeyPatch
+    db: sqlite3.Connection, start: Callable[..., Unbrokered]
 ) -> None:
-    made = Unbrokered(tmp_path, control, monkeypatch)
+    made = start()
     made.until(lambda row: row.phase == "polling", "it polls")
     db.execute("DELETE FROM t WHERE id < 11")
     assert made.asked("reconcile").startswith("11 of 50 rows")
@@ -95,4 +113,24 @@ def test_a_request_confirms_what_was_shown_when_it_was_asked_for(
     made.until(lambda row: (row.why or "").startswith("49 of 50 rows"), "it is shown")
     assert made.asked("continue") == ""
     assert len(made.kept.rows) == 1
-    made.run.stop()
+
+
+@pytest.mark.usefixtures("db")
+def test_an_overdue_reconcile_begins_also_where_the_capture_fails_now_and_then(
+    start: Callable[..., Unbrokered],
+) -> None:
+    # It is due within three seconds of a start.
+    made = start("RECONCILE EVERY 72 SECONDS")
+
+    def fail_later(poller: Poller) -> None:
+        opened_at = time.monotonic()
+
+        def fail(_: str) -> None:
+            if poller.position.snapshot is None and time.monotonic() > opened_at + 0.5:
+                raise SourceError("it fails", got="now and then", hint="none")
+
+        poller.session.hook, poller.session.index.in_sync_at = fail, 0.0
+
+    made.opened = fail_later
+    made.until(lambda row: row.drift is not None, "it compares")
+    assert len(made.pollers) > 1
