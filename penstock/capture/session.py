@@ -39,7 +39,7 @@ class CaptureMetrics:
         changed: Rows read that differ from the last known value of their key.
         written: Records written.
         dead_letters: Dead letters written for rows that have no record.
-        polls: Polls that ended.
+        polls: Polls that ended and read all rows from the low watermark on, so no resumed ones.
         total: Rows of the table when the snapshot began.
         waits_for: What the snapshot waits for before it begins.
     """

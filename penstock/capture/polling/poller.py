@@ -75,9 +75,11 @@ class Poller:
         if self.position.snapshot is not None:
             return self._snapshot.step(self.position.snapshot)
         if time.monotonic() >= self._next_poll:
-            began = time.monotonic()
+            began, polls = time.monotonic(), self.metrics.polls
             self.poll()
-            self._next_poll = began + self.capture.every.total_seconds()
+            # After a resumed poll the next one is due at once.
+            if self.metrics.polls > polls:
+                self._next_poll = began + self.capture.every.total_seconds()
         if self.position.reconcile:
             self.metrics.state = "reconciling"
             # Frequent polls do not make the reconcile faster than its rate.
@@ -222,10 +224,11 @@ class Poller:
         )
         if position_after != self.position:
             session.commit([], replace(position_after, clock=ended))
-        # A resumed poll has not read the rows that were written before it.
-        session.last_values, self._asks_topic = values_of_poll, self._asks_topic and behind_at is not None
-        self.metrics.current, self.metrics.oldest = transactions.now, transactions.oldest
-        self.metrics.polls += 1
+        session.last_values, self.metrics.oldest = values_of_poll, transactions.oldest
+        # A resumed poll has not read the rows that were written before it, nor what was committed there meanwhile.
+        if behind_at is None:
+            self._asks_topic, self.metrics.current = False, transactions.now
+            self.metrics.polls += 1
         return written
 
     def _read_topic(self) -> bool:

@@ -60,3 +60,25 @@ def test_a_snapshot(db: sqlite3.Connection, tmp_path: Path) -> None:
         poller = poller_of(DECLARED, tmp_path, killed(poller, step))
     once(poller, 20)
     poller.close()
+
+
+def test_a_resumed_poll_does_not_claim_what_it_has_not_read(db: sqlite3.Connection, tmp_path: Path) -> None:
+    filled(db, 1)
+    poller = poller_of(DECLARED, tmp_path)
+    polled(poller)
+    assert poller.position.low == 1
+    filled(db, 2)
+    kept = killed(poller, 10)
+    assert kept.position
+    assert kept.position.catch_up
+    # Committed meanwhile, before the row behind which the poll is resumed.
+    db.execute("INSERT INTO t (id, c) VALUES (-1, 1)")
+    poller = poller_of(DECLARED, tmp_path, kept)
+    assert poller.step() == 0.0
+    assert (poller.metrics.polls, poller.metrics.current) == (0, None)
+    assert b'{"id":-1}' not in kept.rows
+    poller.step()
+    assert poller.metrics.polls == 1
+    assert poller.metrics.current is not None
+    assert b'{"id":-1}' in kept.rows
+    poller.close()
