@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from penstock.capture.checks.ordering import PagingVerifier
+from penstock.capture.checks.paging_checks import zone_changed
 from penstock.capture.output.oversized_rows import OversizedRows
 from penstock.capture.output.page_records import PageRecords, columns_of, records
 from penstock.capture.output.position import Position
@@ -106,13 +107,16 @@ class CaptureSession:
         log.warning("capture %s: %s; table and topic are compared", self.capture.name, reason)
         fitting = self.verifier.drop_mistyped(self.position)
         if (fitting.low, fitting.skipped) != (self.position.low, self.position.skipped):
-            raise SourceError(
-                f"the cursor of capture {self.capture.name} has another type than before",
-                got=self.capture.cursor,
-                hint="nothing: the capture is opened again and reads all rows",
-            )
+            raise self._cursor_error()
         self.position = replace(fitting, reconcile=reason)
         self.index.restart()
+
+    def _cursor_error(self) -> SourceError:
+        return SourceError(
+            f"the cursor of capture {self.capture.name} has another type than before",
+            got=self.capture.cursor,
+            hint="nothing: the capture is opened again and reads all rows",
+        )
 
     def to_records(self, page: SourcePage) -> PageRecords:
         """A page's rows as keys and values; also stores the page's columns in the position."""
@@ -130,6 +134,9 @@ class CaptureSession:
             return
         old, new = dict(self.position.columns), dict(columns)
         reason = ""
+        # The position's columns are those of its low watermark. Processes that read a snapshot do not compare them.
+        if self.position.low is not None and zone_changed(self.capture.cursor, old, new):
+            raise self._cursor_error()
         if old:
             changes = [f"{n} is new" for n in new.keys() - old.keys()]
             changes += [f"{n} is gone" for n in old.keys() - new.keys()]

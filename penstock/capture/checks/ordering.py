@@ -14,7 +14,13 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from penstock.capture.checks.column_types import Ordering
-from penstock.capture.checks.paging_checks import check_values, ordering_of_values, orderings, refuse
+from penstock.capture.checks.paging_checks import (
+    check_values,
+    ordering_of_values,
+    orderings,
+    refuse,
+    zone_changed,
+)
 from penstock.capture.output.encode import encode
 from penstock.capture.output.page_records import require
 from penstock.capture.output.position import Position, SnapshotProgress, read, write
@@ -45,6 +51,8 @@ class PagingVerifier:
         self._names = list(dict.fromkeys((*capture.key, capture.cursor)))
         self._orders: dict[str, Ordering] = {}
         self._descriptions: dict[str, Hashable] = {}
+        # Types of the SELECT's columns.
+        self._columns: dict[str, str] = {}
         # Key columns whose character set is not lossless in UTF-8, with its name.
         self._sets: dict[str, str] = {}
         # Whether there were rows to try it with.
@@ -67,10 +75,8 @@ class PagingVerifier:
             PagingError: The capture cannot be paged.
         """
         page = self._database.page(self._pages.by_key(None, FEW))
-        found_orderings, self._descriptions = (
-            orderings(self._capture, self._database.order, page),
-            self._described(page),
-        )
+        found_orderings = orderings(self._capture, self._database.order, page)
+        self._descriptions, self._columns = self._described(page), dict(page.columns)
         self._orders = {
             name: order if order.types else self._ordering_of_values(name) for name, order in found_orderings.items()
         }
@@ -106,13 +112,16 @@ class PagingVerifier:
     def drop_mistyped(self, position: Position) -> Position:
         """A position without the values of columns whose type changed."""
         cursor, row = self._capture.cursor, (self._capture.cursor, *self._capture.key)
-        low = position.low if self.matches_type(cursor, position.low) else None
+        # MariaDB's times are read without a zone, whether the column has one or not.
+        same_zone = not zone_changed(cursor, dict(position.columns), self._columns)
+        low = position.low if same_zone and self.matches_type(cursor, position.low) else None
         catch_up, skipped, snapshot = position.catch_up, position.skipped, position.snapshot
-        if catch_up and not all(
-            map(self.matches_type, (*row, cursor, cursor), (*catch_up.behind, catch_up.low, catch_up.high))
+        if catch_up and not (
+            same_zone
+            and all(map(self.matches_type, (*row, cursor, cursor), (*catch_up.behind, catch_up.low, catch_up.high)))
         ):
             catch_up = None
-        if skipped and not self.matches_type(cursor, skipped.low):
+        if skipped and not (same_zone and self.matches_type(cursor, skipped.low)):
             skipped = replace(skipped, low=None)
         if snapshot and not all(
             self.key_matches_types(r.behind) and self.key_matches_types(r.upto) for r in snapshot.ranges

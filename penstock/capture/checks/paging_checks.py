@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from penstock.capture.checks.column_types import CLASSES, Ordering
 from penstock.capture.output.page_records import column_index
-from penstock.capture.source.base import SourceError, SourcePage
+from penstock.capture.source.base import ZONED, SourceError, SourcePage
 from penstock.model.capture import Capture
 
 SLOW = "no index serves that, so each query reads the whole table"
@@ -70,6 +70,17 @@ def check_values(capture: Capture, page: SourcePage, orderings: Mapping[str, Ord
             _no_value(capture, name, order, (value for value in values if value is not None and not isfinite(value)))
         if order.longest:
             _no_value(capture, name, order, (value for value in values if value and len(value) > order.longest))
+
+
+def zone_changed(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether a column of times was given a zone or lost it, so that the same time has another value.
+
+    Args:
+        name: The column.
+        before: Types of columns by name, as a page has them.
+        after: The same later; a column that either lacks has not changed.
+    """
+    return name in before and name in after and before[name].startswith(ZONED) != after[name].startswith(ZONED)
 
 
 def check_cursor_order(capture: Capture, page: SourcePage) -> None:

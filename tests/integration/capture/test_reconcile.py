@@ -225,6 +225,43 @@ def test_a_cursor_that_is_given_another_type(source: Source) -> None:
     compared(source, again)
 
 
+def test_a_cursor_that_loses_its_zone_hides_no_later_change(source: Source) -> None:
+    west = "SET time_zone = '-05:00'"
+    source.sql(*(f"INSERT INTO {source.name} (name) VALUES ('{i}')" for i in range(9)))
+    poller = source.poller()
+    until(poller, lambda: poller.position.low is not None and poller.metrics.polls > 1, "a low watermark")
+    source.sql(
+        west,
+        f"ALTER TABLE {source.name} MODIFY changed DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)",
+        f"INSERT INTO {source.name} (name) VALUES ('later')",
+    )
+    with pytest.raises(SourceError, match=r"cursor of capture .* has another type than before; got: changed"):
+        until(poller, lambda: False, "it polls")
+    source.close(poller)
+    again = source.poller()
+    assert again.position.low is None
+    compared(source, again)
+    # Its watermark is of the new type.
+    until(again, lambda: again.position.low is not None, "a low watermark")
+    source.sql(west, f"INSERT INTO {source.name} (name) VALUES ('latest')")
+    polled(again, 2)
+    assert source.same()
+
+
+def test_a_cursor_that_loses_its_zone_during_the_snapshot(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.capture.session.CaptureSession.PAGE", 5)
+    source.sql(*(f"INSERT INTO {source.name} (name) VALUES ('{i}')" for i in range(30)))
+    poller = source.poller()
+    until(poller, lambda: poller.metrics.rows > 0, "the snapshot has begun")
+    source.sql("SET time_zone = '-05:00'", f"ALTER TABLE {source.name} MODIFY changed DATETIME(6)")
+    with pytest.raises(SourceError, match=r"cursor of capture .* has another type than before; got: changed"):
+        until(poller, lambda: poller.position.snapshot is None, "the snapshot ends")
+    source.close(poller)
+    again = source.poller()
+    assert again.position.low is None
+    compared(source, again)
+
+
 def test_a_comparison_keeps_its_rate_whatever_is_polled(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.capture.reconcile.digest_index.DigestIndex.CHUNK", 20)
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_100")

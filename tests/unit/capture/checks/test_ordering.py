@@ -6,14 +6,16 @@ import math
 import random
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pymysql.constants import FIELD_TYPE
 from sqlalchemy import event, make_url
 
-from penstock.capture.checks.column_types import postgres_ordering
+from penstock.capture.checks.column_types import mysql_ordering, postgres_ordering
 from penstock.capture.checks.ordering import PagingVerifier
 from penstock.capture.checks.paging_checks import PagingError, check_cursor_order
 from penstock.capture.output import position
@@ -251,6 +253,26 @@ def test_a_time_with_a_zone_is_another_type_than_one_without() -> None:
     assert [found.matches_type(name, at) for name in "ab" for at in (plain, zoned, date(2026, 1, 1))] == [
         True, False, False, False, True, False,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "now"), [("TIMESTAMP.6", "12.6"), ("12.0", "TIMESTAMP.0")])
+def test_a_cursor_of_mysql_that_gets_or_loses_its_zone_is_read_anew(before: str, now: str) -> None:
+    found, at = PagingVerifier.__new__(PagingVerifier), datetime(2026, 1, 1)
+    found._capture = declared()
+    found._orders = {name: mysql_ordering((FIELD_TYPE.DATETIME, 0, 63)) for name in ("id", "c")}
+    found._columns = {"id": "8.0", "c": now}
+    kept = Position(
+        "f",
+        "t",
+        low=at,
+        columns=(("id", "8.0"), ("c", before)),
+        catch_up=CatchUp(at, (at, at), at),
+        skipped=SkippedTransactions(at, 1.0),
+    )
+    fitting = found.drop_mistyped(kept)
+    assert (fitting.low, fitting.catch_up, fitting.skipped) == (None, None, SkippedTransactions(None, 1.0))
+    finer = replace(kept, columns=(("id", "8.0"), ("c", now.replace("6", "3"))))
+    assert found.drop_mistyped(finer) == finer
 
 
 def test_a_cursor_that_is_ordered_otherwise_here_is_refused() -> None:
