@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from penstock.capture.checks.ordering import PagingVerifier
 from penstock.capture.output.position import Position, SnapshotProgress
+from penstock.capture.polling.cursors import CursorTracker
+from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.polling.poller import Poller
 from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.capture.session import CaptureSession
@@ -111,7 +113,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "", reque
         if fitting != position or not proof.key_matches_types(index.behind):
             position = replace(fitting, reconcile="the type of key or cursor changed")
             index.restart()
-        server = source.server()
+        server, before = source.server(), position
         if position.server and position.server != server:
             log.warning("capture %s: another database server, %s; table and topic are compared", capture.name, server)
             position = replace(position, reconcile=f"another server, {server}")
@@ -121,6 +123,8 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "", reque
             log.warning("capture %s: its statement was changed; table and topic are compared", capture.name)
             position = replace(position, fingerprint=capture.fingerprint, reconcile="the statement was changed")
             index.restart()
+        if position != before:
+            position = CursorTracker(capture, position.low).drop_passed_low(source, PageQueries(capture), position)
         if position.schema_id != new.schema_id:
             # Also rows that do not change are written by the new schema.
             log.warning("capture %s: its topic has another schema; table and topic are compared", capture.name)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from penstock.capture.output.page_records import column_index
 from penstock.capture.output.position import Position, SkippedTransactions
+from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.polling.low_watermark import LowWatermark
 from penstock.capture.source.base import ZONED, SourceDatabase, SourcePage
 from penstock.capture.source.open_transactions import TransactionSnapshot
@@ -86,6 +88,34 @@ class CursorTracker:
         clock, top = self._ahead or (now, None)
         # The highest cursor before the clock was set back bounds the present one.
         return min(plain, top - timedelta(seconds=clock - now)) if now < clock and isinstance(top, datetime) else plain
+
+    def top(self, database: SourceDatabase, pages: PageQueries, now: float) -> Any:
+        """The highest cursor of the table that is not in the future; None if there is none."""
+        page = database.page(pages.highest())
+        high = page.rows[0][0] if page.rows else None
+        limit = self.limit(high, page.columns[0][1], now)
+        return high if limit is None or high <= limit else database.value(pages.highest(limit))
+
+    def drop_passed_low(self, database: SourceDatabase, pages: PageQueries, position: Position) -> Position:
+        """Drop the low watermark if the table may be another one, and all its cursors are lower: all rows are read.
+
+        The cursors of later changes would be lower, too. Only times with a zone grow in whatever table they are.
+        """
+        low, kind = self.mark.value, dict(position.columns).get(self._capture.cursor, "")
+        if isinstance(low, datetime) and kind.startswith(ZONED):
+            return position
+        # Polls of the table before may have read higher cursors than there are now.
+        self.mark.reset_to(low)
+        if low is None:
+            return position
+        top = self.top(database, pages, database.clock())
+        with suppress(TypeError):
+            if top is not None and top >= low:
+                return position
+        log.warning("capture %s: all cursors are lower than %s now; all rows are read", self._capture.name, low)
+        self.mark.reset_to(None)
+        skipped = position.skipped and replace(position.skipped, low=None)
+        return replace(position, low=None, catch_up=None, skipped=skipped)
 
     def check_clock_at_start(self, now: float, kind: str, previous: float) -> str:
         """Lower a low watermark that is in the future, since the clock was set back while the capture did not run.

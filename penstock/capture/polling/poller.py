@@ -101,7 +101,8 @@ class Poller:
         if self._statement is None:
             self._inspect_statement()
         fingerprint, reason = self._table_fingerprint(), ""
-        if self.position.table_fingerprint not in ("", fingerprint):
+        altered = self.position.table_fingerprint not in ("", fingerprint)
+        if altered:
             # A view that now hides rows must be refused before its rows count as deleted.
             self._inspect_statement()
             fingerprint = self._table_fingerprint()
@@ -115,6 +116,10 @@ class Poller:
             self.session.index.restart()
             # The table may not accept the key of the last row any more.
             position = replace(position, catch_up=None)
+            if altered:
+                position = self._cursors.drop_passed_low(self.session.database, self.session.pages, position)
+                # Rows that are read again are not written again.
+                self._asks_topic |= position.low is None
             # Changed columns are the better explanation.
             position = replace(position, reconcile=reason if position.reconcile in UNEXPLAINED else position.reconcile)
         if position != self.position:

@@ -93,11 +93,7 @@ class SnapshotRun:
             session.database.transactions(), session.position
         )
         if mark.value is None and not mark.has_candidates:
-            top = session.database.page(session.pages.highest())
-            high = top.rows[0][0] if top.rows else None
-            limit = self._cursors.limit(high, top.columns[0][1], transactions.now)
-            if limit is not None and high > limit:
-                high = session.database.value(session.pages.highest(limit))
+            high = self._cursors.top(session.database, session.pages, transactions.now)
             if high is None:
                 return True
             mark.poll_ended(transactions.now, transactions.oldest, self._cursors.clock(session.database)[0], high)

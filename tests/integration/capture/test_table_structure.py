@@ -321,6 +321,23 @@ def written_after_a_restart(source: Source, poller: Poller, **options: Any) -> P
     return poller
 
 
+def test_a_statement_that_computes_a_lower_cursor_hides_no_later_change(source: Source) -> None:
+    name, columns = source.name, "id, name, gone, {} AS changed"
+    source.sql(
+        f"ALTER TABLE {name} ADD COLUMN a BIGINT, ADD COLUMN b BIGINT",
+        f"INSERT INTO {name} (name, a, b) SELECT seq, 1000 + seq, seq FROM seq_1_to_20",
+    )
+    poller = source.poller(columns=columns.format("a"))
+    until(poller, lambda: poller.position.low == 1020, "the low watermark comes on")
+    source.close(poller)
+    poller = source.poller(columns=columns.format("b"))
+    assert poller.position.low is None
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    source.sql(f"INSERT INTO {name} (name, a, b) VALUES ('later', 1, 21)")
+    polled(poller, 2)
+    assert source.topic() == source.table(columns.format("b"))
+
+
 def test_a_release_writes_no_row_that_is_the_same(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name, gone) SELECT seq, seq = 7 FROM seq_1_to_100")
     poller = source.poller()

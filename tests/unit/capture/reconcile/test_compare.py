@@ -187,3 +187,31 @@ def test_of_two_decisions_only_the_one_that_is_shown_is_confirmed(db: sqlite3.Co
     until(poller, lambda: not poller.position.reconcile, "all is compared")
     assert len(topic(poller)) == 39
     poller.close()
+
+
+@pytest.mark.parametrize("highest", [None, 5, 2000])
+def test_polls_of_a_table_in_place_of_another_see_its_changes(
+    db: sqlite3.Connection, tmp_path: Path, highest: int | None
+) -> None:
+    poller = opened(tmp_path)
+    db.execute("UPDATE t SET c = 1000")
+    until(poller, lambda: poller.position.low == 1000, "the low watermark comes on")
+    db.execute("UPDATE t SET c = 3000 WHERE id = 7")
+    polled(poller)
+    db.execute("DROP TABLE t")
+    db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT, n INT)")
+    if highest:
+        db.execute("INSERT INTO t VALUES (0, ?, 0)", (highest,))
+    poller.session.next_table_check, poller._next_poll = 0.0, float("inf")
+    poller.step()
+    assert poller.position.low == (1000 if highest == 2000 else None)
+    poller._next_poll = 0.0
+    asked(poller)
+    poller.continue_pending()
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    # Meanwhile the low watermark comes on, if it can.
+    polled(poller, 100)
+    db.execute("INSERT INTO t VALUES (1, ?, 0)", ((highest or 4) + 1,))
+    polled(poller, 3)
+    assert topic(poller) == {b'{"id":1}'} | ({b'{"id":0}'} if highest else set())
+    poller.close()
