@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 # A server's list of transactions may be slightly old, and MariaDB's has whole seconds.
 LEAST_OVERLAP = timedelta(seconds=1.5)
+# A time as text, as SQLite has it.
+ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:(?P<separator>[ T])\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?)?")
 # The greatest difference of a local time from UTC.
 WIDEST_ZONE = timedelta(hours=14)
 
@@ -75,14 +78,17 @@ class CursorTracker:
         return None
 
     def limit(self, sample: Any, kind: str, now: float) -> Any:
-        """The latest plausible cursor, in the type of a sample; None for cursors that are no times."""
-        if not isinstance(sample, date):
+        """The latest plausible cursor, in the type and form of a sample; None for cursors that are no times."""
+        iso = ISO_TIME.fullmatch(sample) if isinstance(sample, str) else None
+        if not iso and not isinstance(sample, date):
             return None
         limit = datetime.fromtimestamp(now, UTC) + self._overlap
         if isinstance(sample, datetime) and kind.startswith(ZONED):
             return limit if sample.tzinfo else limit.replace(tzinfo=None)
         # Without a zone it may be any local time.
         plain = (limit + WIDEST_ZONE).replace(tzinfo=None)
+        if iso:
+            return plain.isoformat(iso["separator"]) if iso["separator"] else plain.date().isoformat()
         if not isinstance(sample, datetime):
             return plain.date()
         clock, top = self._ahead or (now, None)
