@@ -25,6 +25,7 @@ from penstock.capture.output.encode import encode
 from penstock.capture.output.page_records import require
 from penstock.capture.output.position import Position, SnapshotProgress, read, write
 from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
+from penstock.capture.polling.page_size import PageSize
 from penstock.capture.source.base import SourceDatabase, SourceError, SourcePage
 from penstock.capture.source.statement_sql import columns, quoted, rows, single_table
 from penstock.model.capture import Capture
@@ -33,7 +34,7 @@ from penstock.model.capture import Capture
 DOUBTFUL = re.compile(r"[^0-9A-Za-z _.:/@,;#=+-]")
 # Keys of one query.
 MANY = 500
-# Rows read at other dates.
+# Rows read at other dates, at most.
 SAMPLE = 50
 # Attempts at a check while rows change, and attempts that must show the fault while none does.
 TRIES, SURE = 5, 2
@@ -265,10 +266,10 @@ class PagingVerifier:
         """Refuse rows that depend on the date: MariaDB and MySQL add today's date to a TIME if they need one."""
         sample, differences = self._pages.by_key(None, SAMPLE), 0
         for _ in range(TRIES):
-            pages = self._database.at_other_dates(sample)
+            pages = self._database.at_other_dates(sample, PageSize.BYTES)
             if not pages:
                 return
-            first, second, third = ([list(map(repr, row)) for row in page.rows] for page in pages)
+            first, second, third = (page.rows for page in pages)
             if first == second:
                 return
             # Otherwise rows were changed in the meantime.

@@ -330,8 +330,13 @@ class SourceDatabase(ABC):
     def orders_by_code_point(self, rows: str, column: str, /) -> bool:
         """Whether a text column of a derived table is ordered by code point."""
 
-    def at_other_dates(self, query: SourceQuery, /) -> list[SourcePage]:  # noqa: ARG002
-        """The page at two other dates, and at the first of them again; empty if the engine cannot set its date."""
+    def at_other_dates(self, query: SourceQuery, most: int, /) -> list[SourcePage]:  # noqa: ARG002
+        """The page at two other dates, and at the first of them again; empty if the engine cannot set its date.
+
+        Args:
+            query: The query.
+            most: Maximum bytes of each page.
+        """
         return []
 
     def lossy_text(self, rows: str, column: str, /) -> tuple[str, str] | None:  # noqa: ARG002

@@ -274,7 +274,7 @@ class MySQL(SourceDatabase):
             collation = str(c.execute(SourceQuery(query, {}).clause).scalar_one())
         return collation in CODE_POINT
 
-    def at_other_dates(self, query: SourceQuery) -> list[SourcePage]:
+    def at_other_dates(self, query: SourceQuery, most: int) -> list[SourcePage]:
         pages = []
         try:
             for at in OTHER_TIMES:
@@ -282,7 +282,7 @@ class MySQL(SourceDatabase):
                     self._do(f"SET timestamp = {at}")
                 except SourceError:
                     return []  # `secure_timestamp` of MariaDB
-                pages.append(self.page(query))
+                pages.append(self.page(query, most))
         finally:
             self._do("SET timestamp = DEFAULT")
         return pages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from sqlalchemy import make_url
 
 from penstock.capture.checks.paging_checks import PagingError
 from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
+from penstock.capture.polling.page_size import PageSize
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.mariadb import MariaDB
@@ -261,3 +263,16 @@ def test_a_time_that_gets_the_date_of_today(maria: Table, select: str, columns: 
     (row,) = maria.database.page(SourceQuery("SELECT YEAR(NOW()) > 2025 AND @@timestamp > 1700000000", {})).rows
     assert row == (1,)
     maria.execute("DROP VIEW todays")
+
+
+def test_the_check_of_dates_holds_no_more_than_pages(maria: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PageSize, "BYTES", 64 * 1024)
+    rows = [f"{number}, 7, REPEAT('x', 16384)" for number in range(50)]
+    maria.filled("id INT PRIMARY KEY, c INT NOT NULL, body LONGTEXT", rows)
+    proof = maria.proven("SELECT * FROM paged")
+    tracemalloc.start()
+    try:
+        proof._check_date_independence()
+        assert tracemalloc.get_traced_memory()[1] < 512 * 1024
+    finally:
+        tracemalloc.stop()
