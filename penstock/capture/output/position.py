@@ -54,7 +54,7 @@ class SnapshotProgress:
     Attributes:
         ranges: Key ranges left to read; empty before it begins.
         rows: Rows written so far.
-        total: Rows of the table when it began.
+        total: Rows of the table when it began; 0 if they could not be counted.
     """
 
     ranges: tuple[KeyRange, ...] = ()

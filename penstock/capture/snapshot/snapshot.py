@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import ClassVar
 
-from penstock.capture.output.position import SnapshotProgress
+from penstock.capture.output.position import KeyRange, SnapshotProgress
 from penstock.capture.polling.cursors import CursorTracker
 from penstock.capture.session import CaptureSession
 from penstock.capture.snapshot.parallel_readers import RangeReaders, split_key_ranges
 from penstock.capture.source.base import SourceError
 from penstock.settings import settings
+
+log = logging.getLogger(__name__)
 
 
 class SnapshotRun:
@@ -32,9 +35,7 @@ class SnapshotRun:
         session.metrics.state = "snapshot"
         low = self._cursors.mark.value
         if not progress.ranges:
-            total = int(session.database.value(session.pages.count()) or 0)
-            count = settings().snapshot_readers if total >= self.LARGE else 1
-            progress = SnapshotProgress(split_key_ranges(session.database, session.pages, total, count), 0, total)
+            progress = self._split()
             session.position = replace(session.position, snapshot=progress, low=low)
         if self._readers is None:
             self._readers = RangeReaders(
@@ -65,6 +66,20 @@ class SnapshotRun:
         session.metrics.rows, session.metrics.total = progress.rows, progress.total
         session.metrics.changed += len(keys)
         return 0.0
+
+    def _split(self) -> SnapshotProgress:
+        """A snapshot of several ranges if the table is large, and the database counts its rows in time."""
+        session, total = self._session, 0
+        ranges: tuple[KeyRange, ...] = (KeyRange(),)
+        try:
+            total = int(session.database.value(session.pages.count()) or 0)
+            if total >= self.LARGE:
+                ranges = split_key_ranges(session.database, session.pages, total, settings().snapshot_readers)
+        except SourceError as e:
+            if not e.timed_out:
+                raise
+            log.warning("capture %s: one reader reads the snapshot, since %s", session.capture.name, e)
+        return SnapshotProgress(ranges, 0, total)
 
     def _cannot_ask(self, progress: SnapshotProgress) -> bool:
         """Whether the database refuses to compare its key with a bound of the remaining ranges."""

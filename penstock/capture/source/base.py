@@ -29,7 +29,7 @@ from penstock.capture.source.open_transactions import ServerSession, Transaction
 from penstock.errors import PenstockError
 from penstock.settings.database_engine import create_engine
 
-# Seconds to read a page; then the capture fails, so that a server that hangs does not look idle.
+# Seconds to read a page; then the server ends the query, and the capture fails.
 READ_TIMEOUT = 120
 CONNECT_TIMEOUT = 10
 # Characters of a driver's message in errors.
@@ -39,9 +39,15 @@ QUERY_HINT = "check the database and the capture's SELECT; the capture retries"
 
 
 class SourceError(PenstockError):
-    """A capture's database refused or did not answer; `refused`: only a value of the query was refused."""
+    """A capture's database refused or did not answer.
+
+    Attributes:
+        refused: Only a value of the query was refused.
+        timed_out: The server ended the query after READ_TIMEOUT.
+    """
 
     refused = False
+    timed_out = False
 
 
 # Seconds for which a query of a server's transactions is shared by all captures. InnoDB's list becomes stale if it is
@@ -195,6 +201,7 @@ class SourceDatabase(ABC):
                 hint=self.hint_for(cause) or hint,
             )
             error.refused = isinstance(cause, OverflowError | UnicodeError) or self.rejects_value(cause)
+            error.timed_out = self.is_timeout(cause)
             raise error from e
 
     def page(self, query: SourceQuery, most: int | None = None) -> SourcePage:
@@ -317,6 +324,10 @@ class SourceDatabase(ABC):
     @abstractmethod
     def rejects_value(self, error: BaseException, /) -> bool:
         """Whether an error of the driver is about a value of the query."""
+
+    def is_timeout(self, _: BaseException, /) -> bool:
+        """Whether an error of the driver says that the server ended a query that took too long."""
+        return False
 
     def hint_for(self, _: BaseException, /) -> str:
         """The hint for an error of the driver; empty for the default."""

@@ -93,7 +93,8 @@ class MySQL(SourceDatabase):
     OPTIONS: ClassVar = {
         "connect_args": {
             "connect_timeout": CONNECT_TIMEOUT,
-            "read_timeout": READ_TIMEOUT,
+            # A server that hangs must not look idle. Any other ends the query itself before.
+            "read_timeout": READ_TIMEOUT + 10,
             "write_timeout": READ_TIMEOUT,
             "charset": "utf8mb4",
             "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
@@ -133,8 +134,9 @@ class MySQL(SourceDatabase):
         "idle_transaction_timeout": "0",
         "idle_readonly_transaction_timeout": "0",
         "idle_write_transaction_timeout": "0",
-        "max_statement_time": "0",
-        "max_execution_time": "0",
+        # A query goes on at the server when its client has gone. In seconds, and MySQL's in milliseconds.
+        "max_statement_time": str(READ_TIMEOUT),
+        "max_execution_time": str(READ_TIMEOUT * 1000),
         "lock_wait_timeout": str(READ_TIMEOUT),
         "net_read_timeout": str(READ_TIMEOUT),
         "net_write_timeout": str(READ_TIMEOUT),
@@ -263,6 +265,10 @@ class MySQL(SourceDatabase):
 
     def rejects_value(self, error: BaseException) -> bool:
         return isinstance(error, pymysql.err.Error) and bool(error.args) and error.args[0] in REFUSED
+
+    def is_timeout(self, error: BaseException) -> bool:
+        codes = (ER.STATEMENT_TIMEOUT, ER.QUERY_TIMEOUT)
+        return isinstance(error, pymysql.err.Error) and bool(error.args) and error.args[0] in codes
 
     def can_send(self, value: Any) -> bool:
         # The driver would write infinity and NaN as names.

@@ -199,6 +199,11 @@ class PostgreSQL(SourceDatabase):
             )
         return ""
 
+    def is_timeout(self, error: BaseException) -> bool:
+        from psycopg import errors
+
+        return isinstance(error, errors.QueryCanceled)
+
     def rejects_value(self, error: BaseException) -> bool:
         from psycopg import DataError, errors
 

@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture.output.encode import encode
-from penstock.capture.polling.keyset_queries import PageQueries
+from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
+from penstock.capture.source.base import READ_TIMEOUT, SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.kafka import Broker
 from penstock.model.capture import parse
@@ -76,6 +77,16 @@ def test_types(mysql_server: Server, mysql: MySQL) -> None:
     page = mysql.page(PageQueries(declared).by_key(None, 100))
     [row] = [orjson.loads(value) for value in encode(page.names, page.rows)]
     assert row == {"id": 1} | {f"c{n}": wanted for n, (_, _, wanted) in enumerate(TYPES)}
+
+
+def test_a_query_that_takes_too_long_ends_at_the_server(mysql: MySQL, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mysql.value(SourceQuery("SELECT @@max_execution_time", {})) == READ_TIMEOUT * 1000
+    mysql.close()
+    monkeypatch.setitem(MySQL.VARIABLES, "max_execution_time", "500")
+    tables = ", ".join(f"information_schema.columns AS {alias}" for alias in "abc")
+    with pytest.raises(SourceError, match="maximum statement execution time exceeded") as e:
+        mysql.page(SourceQuery(f"SELECT COUNT(*) FROM {tables}", {}))
+    assert e.value.timed_out
 
 
 def test_it_tells_since_when_a_transaction_is_open(mysql_server: Server, mysql: MySQL) -> None:

@@ -16,7 +16,8 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture.output.encode import encode
-from penstock.capture.polling.keyset_queries import PageQueries
+from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
+from penstock.capture.source.base import READ_TIMEOUT, SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.capture.source.postgres import PostgreSQL
 from penstock.devstack.servers.mariadb import MariaDB
@@ -267,4 +268,27 @@ def test_a_session_that_does_not_show_what_it_does_means_a_delay(postgres: Postg
         assert found.oldest <= found.now - 5
     wait_until(lambda: database.visibility_problem == "", what="it has ended")
     assert database.transactions(database.clock()).oldest is None
+    database.close()
+
+
+def test_a_query_that_takes_too_long_ends_at_the_server(mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(mariadb) as database:
+        assert float(database.value(SourceQuery("SELECT @@max_statement_time", {}))) == READ_TIMEOUT
+    monkeypatch.setitem(MySQL.VARIABLES, "max_statement_time", "1")
+    with opened(mariadb) as database:
+        with pytest.raises(SourceError, match="max_statement_time exceeded") as e:
+            database.page(SourceQuery("SELECT SLEEP(30)", {}))
+        assert e.value.timed_out
+        query = "SELECT SUM(INFO LIKE '%SLEEP(30)') FROM information_schema.processlist"
+        assert database.value(SourceQuery(query, {})) == 0
+
+
+def test_a_query_of_postgresql_that_takes_too_long_is_known_as_such(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgreSQL, "SESSION", (*PostgreSQL.SESSION, "SET statement_timeout = 500"))
+    database = PostgreSQL(make_url(postgres.url).set(drivername="postgresql+psycopg"), DELAY)
+    with pytest.raises(SourceError, match="statement timeout") as e:
+        database.page(SourceQuery("SELECT pg_sleep(30)", {}))
+    assert e.value.timed_out
     database.close()
