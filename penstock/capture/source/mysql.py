@@ -57,6 +57,10 @@ REFUSED = {
     3854,
     3988,
 }
+# Types whose values the driver converts. Others would be read as text, whatever they are.
+KNOWN_TYPES = {number for number in vars(FIELD_TYPE).values() if isinstance(number, int)}
+# A type of MySQL 9.
+VECTOR = 242
 # Collations by code point that do not pad values with spaces.
 CODE_POINT = {"binary", "utf8mb4_0900_bin", *(f"{s}_nopad_bin" for s in ("utf8mb4", "utf8mb3", "utf8", "ascii"))}
 # Character sets that are lossless in UTF-8. Others have bytes without a character, which become `?`, or two characters
@@ -338,6 +342,13 @@ class MySQL(SourceDatabase):
                     "the server shows a column of type FLOAT with six digits, so its value would be lost",
                     got=name,
                     hint=f"select CAST({name} AS DOUBLE) AS {name}",
+                )
+            if kind not in KNOWN_TYPES:
+                as_text = f"VECTOR_TO_STRING({name})" if kind == VECTOR else f"CAST({name} AS CHAR)"
+                raise SourceError(
+                    "a column has a type that cannot be captured",
+                    got=f"{name}, of type {'VECTOR' if kind == VECTOR else kind}",
+                    hint=f"select {as_text} AS {name}",
                 )
             binary = " binary" if about.charsetnr == BINARY and kind in TEXTS else ""
             yield name, f"{ZONED if kind == FIELD_TYPE.TIMESTAMP else kind}.{described[5]}{binary}"

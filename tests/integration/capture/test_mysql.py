@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from penstock.capture.output.encode import encode
 from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
-from penstock.capture.source.base import READ_TIMEOUT, SourceError
+from penstock.capture.source.base import READ_TIMEOUT, SourceError, SourcePage
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.kafka import Broker
 from penstock.model.capture import parse
@@ -87,6 +87,22 @@ def test_a_query_that_takes_too_long_ends_at_the_server(mysql: MySQL, monkeypatc
     with pytest.raises(SourceError, match="maximum statement execution time exceeded") as e:
         mysql.page(SourceQuery(f"SELECT COUNT(*) FROM {tables}", {}))
     assert e.value.timed_out
+
+
+def test_a_vector_is_refused_with_what_to_select(mysql_server: Server, mysql: MySQL) -> None:
+    with connect(mysql_server, autocommit=True).cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS vectors")
+        cursor.execute("CREATE TABLE vectors (id INT PRIMARY KEY, v VECTOR(2))")
+        cursor.execute("INSERT INTO vectors VALUES (1, TO_VECTOR('[1,2]'))")
+    declared = "CAPTURE INTO t FROM mysql demo KEY (id) CURSOR id AS SELECT {} FROM vectors"
+
+    def page(columns: str) -> SourcePage:
+        return mysql.page(PageQueries(parse(declared.format(columns), Path("t.sql"))).by_key(None, 100))
+
+    with pytest.raises(SourceError, match=r"cannot be captured; got: v, of type VECTOR; hint: select (\S+ AS v)$") as e:
+        page("*")
+    found = page(f"id, {e.value.hint.removeprefix('select ')}")
+    assert encode(found.names, found.rows) == [b'{"id":1,"v":"[1.00000e+00,2.00000e+00]"}']
 
 
 def test_it_tells_since_when_a_transaction_is_open(mysql_server: Server, mysql: MySQL) -> None:
