@@ -13,6 +13,7 @@ Row = tuple[str | None, str | None]
 # Characters of a cell; a table with longer ones has a line for each cell.
 WIDTH = 60
 FRACTION = re.compile(r"-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)")
+STRING_OR_FRACTION = re.compile(rf'("(?:[^"\\]|\\.)*"|{FRACTION.pattern})')
 NONE = "-"
 
 
@@ -41,13 +42,26 @@ def diff(actual: Sequence[Row], expected: Sequence[Row], title: str = "key") -> 
 
 
 def is_close(actual: str | None, expected: str | None) -> bool:
-    """Whether texts are equal, but for the last digits of numbers with a fraction: the order of additions varies."""
+    """Whether texts are equal, but for the last digits of fractions in JSON: the order of additions varies."""
     if actual == expected or actual is None or expected is None:
         return actual == expected
-    numbers = zip(FRACTION.findall(actual), FRACTION.findall(expected), strict=False)
-    return FRACTION.split(actual) == FRACTION.split(expected) and all(
-        math.isclose(float(one), float(other), rel_tol=1e-12) for one, other in numbers
-    )
+    if not (_is_json(actual) and _is_json(expected)):
+        return False
+    parts, others = STRING_OR_FRACTION.split(actual), STRING_OR_FRACTION.split(expected)
+    return len(parts) == len(others) and all(map(_is_close_part, parts, others))
+
+
+def _is_close_part(one: str, other: str) -> bool:
+    are_fractions = FRACTION.fullmatch(one) and FRACTION.fullmatch(other)
+    return one == other or (bool(are_fractions) and math.isclose(float(one), float(other), rel_tol=1e-12))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _text(text: str | None) -> str:
