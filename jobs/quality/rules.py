@@ -1,6 +1,6 @@
 """Validity rules, as declared in sql/quality/, one file for each topic.
 
-A file is comment lines `-- name: value`, then one boolean SQL expression::
+A file is comment lines `-- name: value`, among any other comments, then one boolean SQL expression::
 
     -- topic: tx                                  the topic, or * for every topic without a rule of its own
     -- format: json                               json, avro or text
@@ -28,10 +28,11 @@ from penstock.errors import DeclarationError
 from penstock.model.checks.predicates import parse_predicate
 from penstock.model.declaration import list_files
 from penstock.model.schema import schema
+from penstock.model.sql.lexer import read_sql_file
 from penstock.model.types import Field
 
 EVERY = "*"
-HEADER = re.compile(r"--\s*([a-z]+)\s*:\s*(.*?)\s*$")
+HEADER = re.compile(r"--\s*([A-Za-z]+)\s*:\s*(.*?)\s*$")
 HEADERS = ("topic", "format", "schema", "framing")
 FORMATS = ("json", "avro", "text")
 CONFLUENT = "confluent"
@@ -99,16 +100,21 @@ def read(path: Path) -> Rule:
     """
     headers: dict[str, str] = {}
     body: list[str] = []
-    for number, line in enumerate(path.read_text().split("\n"), 1):
-        header = HEADER.fullmatch(line.strip())
-        if not header or body:
-            body.append(line if line.strip() else "")
-        elif header[1] not in HEADERS:
-            raise DeclarationError(
-                f"{path.name}:{number}: unknown clause", got=header[1], hint=f"use one of {', '.join(HEADERS)}"
-            )
-        else:
-            headers[header[1]] = header[2]
+    for number, line in enumerate(read_sql_file(path).split("\n"), 1):
+        text, place = line.strip(), f"{path.name}:{number}"
+        header = HEADER.fullmatch(text)
+        name = header[1].lower() if header else ""
+        if header and name in HEADERS:
+            if body:
+                hint = "put it before the expression"
+                raise DeclarationError(f"{place}: the clause `-- {name}:` is behind the expression", hint=hint)
+            if name in headers:
+                raise DeclarationError(f"{place}: the clause `-- {name}:` is there twice", hint="remove one")
+            headers[name] = header[2]
+        elif body or (text and not text.startswith("--")):
+            body.append(line)
+        elif header and header[1].islower():
+            raise DeclarationError(f"{place}: unknown clause", got=name, hint=f"use one of {', '.join(HEADERS)}")
     for name in ("topic", "format"):
         if not headers.get(name):
             raise DeclarationError(f"{path.name}: the clause `-- {name}:` is missing", hint="see jobs/quality/rules.py")
@@ -143,8 +149,8 @@ def _avro_schema(path: Path, name: str) -> str:
             got=name or "nothing",
             hint="put it into the rule's folder",
         )
-    text = file.read_text()
     try:
+        text = file.read_text("utf-8")
         required = required_fields(text)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise DeclarationError(
