@@ -77,6 +77,7 @@ class CaseStep(CaseModel):
         clock: The time to which the clock moves; heartbeats that are due then are sent behind the records.
         expect: All new records of the output.
         dead: All new dead letters.
+        dead_counted: How many more there were, of inputs that only count them.
         late: How many records were late.
         kept: All new late records that are kept.
     """
@@ -87,6 +88,7 @@ class CaseStep(CaseModel):
     clock: EpochMs | None = None
     expect: list[ExpectedRecord] = []
     dead: list[ExpectedDeadLetter] = []
+    dead_counted: Count = 0
     late: Count = 0
     kept: list[ExpectedLateRecord] = []
     _line: int = PrivateAttr(0)

@@ -223,8 +223,8 @@ class CaseRun:
             [(self._registered.expected(one.value, [*inputs, *outputs], label), one.reason) for one in step.dead],
             "value",
         )
-        if dead != len(step.dead):
-            raise CaseFailure(f"{label}: {dead} dead letters were counted, not {len(step.dead)}")
+        if dead != (wanted := len(step.dead) + step.dead_counted):
+            raise CaseFailure(f"{label}: {dead} dead letters were counted, not {wanted}")
         if late != step.late:
             raise CaseFailure(f"{label}: {late} records were late, not {step.late}")
         compare(
