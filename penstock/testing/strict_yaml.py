@@ -17,7 +17,7 @@ from penstock.errors import DeclarationError
 Place = tuple[str | int, ...]
 """Keys and indexes from the top of a document to a part of it."""
 
-CORE = "tag:yaml.org,2002:"
+MS, UNTAGGED = "!ms", "untagged"
 NULL, BOOLEAN = re.compile(r"|~|null|Null|NULL"), re.compile(r"true|True|TRUE|false|False|FALSE")
 INTEGER, FLOAT = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
@@ -25,7 +25,9 @@ INTEGER, FLOAT = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?(\.[0-9]+|[0-9]+(
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # its module is not typed
     """Knows no implicit types: `_scalar` decides."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+    def resolve(self, *_: object) -> str:
+        """The tag of what has none, which is not that of `!!str`."""
+        return UNTAGGED
 
 
 class YamlDocument:
@@ -66,12 +68,16 @@ class YamlDocument:
         if any(node is one for one in above):
             raise self.error(node.start_mark.line + 1, "an alias contains itself")
         above = (*above, node)
+        self._check_tag(node, MS if isinstance(node, yaml.ScalarNode) else UNTAGGED)
         if isinstance(node, yaml.MappingNode):
             values: dict[str, Any] = {}
             for key, value in node.value:
                 line = key.start_mark.line + 1
                 if not isinstance(key, yaml.ScalarNode):
                     raise self.error(line, "a key is a text")
+                self._check_tag(key)
+                if key.value == "<<" and not key.style:
+                    raise self.error(line, "a mapping is not merged into another", key.value, "write out its keys")
                 if key.value in values:
                     raise self.error(line, "a key is there twice", key.value)
                 self._lines[*place, key.value] = line
@@ -81,16 +87,18 @@ class YamlDocument:
             return [self._value(one, (*place, n), above) for n, one in enumerate(node.value)]
         return self._scalar(node)
 
+    def _check_tag(self, node: yaml.Node, known: str = UNTAGGED) -> None:
+        if node.tag not in (known, UNTAGGED):
+            hint = "leave the tag out; there is only !ms, for a time as epoch ms"
+            raise self.error(node.start_mark.line + 1, "this tag is unknown", node.tag, hint)
+
     def _scalar(self, node: yaml.Node) -> Any:
         text: str = node.value
-        if node.tag == "!ms":
+        if node.tag == MS:
             try:
                 return epoch_ms(text)
             except ValueError as e:
                 raise self.error(node.start_mark.line + 1, "!ms needs a time", text, "2026-01-31T12:00:00Z") from e
-        if node.tag != f"{CORE}str":
-            hint = "leave the tag out; there is only !ms, for a time as epoch ms"
-            raise self.error(node.start_mark.line + 1, "this tag is unknown", node.tag, hint)
         if node.style:
             return text
         if NULL.fullmatch(text):

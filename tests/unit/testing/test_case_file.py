@@ -66,6 +66,12 @@ def test_a_case_without_streams_is_of_the_files_name(tmp_path: Path) -> None:
         ("late: 1", "late: -1", r"totals.yaml:15: .*greater than or equal to 0"),
         ("late: 1", "late: 1\n        late: 2", r"totals.yaml:16: a key is there twice; got: late"),
         ("late: 1", "late: !!int 1", r"totals.yaml:15: this tag is unknown"),
+        ("late: 1", "late: !!str 1", r"totals.yaml:15: this tag is unknown; got: tag:yaml.org,2002:str"),
+        ("late: 1", "!!str late: 1", r"totals.yaml:15: this tag is unknown"),
+        ("value: null", "value: !shop {a: 1}", r"totals.yaml:11: this tag is unknown; got: !shop"),
+        ("value: null", "value: !ms {a: 1}", r"totals.yaml:11: this tag is unknown; got: !ms"),
+        ("value: null", "value: [!!set [1]]", r"totals.yaml:11: this tag is unknown"),
+        ("value: null", "value: {<<: {a: 1}}", r"totals.yaml:11: a mapping is not merged into another"),
         ("!ms 2026-01-31T12:00:05Z", "!ms noon", r"totals.yaml:8: !ms needs a time; got: noon"),
         ("timestamp: 2026-01-31T13:00:00+01:00", "timestamp: noon", r"totals.yaml:10: .*timestamp: Invalid isoformat"),
         ("- value: 6.5", "- key: 6.5", r"totals.yaml:14: cases.first.steps.1.expect.0.value: this key is missing"),
@@ -107,6 +113,10 @@ def test_scalars_are_those_of_json(tmp_path: Path) -> None:
     assert YamlDocument(written(tmp_path, text)).data == [
         None, None, True, "no", "yes", 12, -1.5, 1000.0, "12:30", "0x10", 0.5, "2026-01-31", "1", "1_000", "<<",
     ]  # fmt: skip
+
+
+def test_a_field_may_be_called_as_yaml_merges_if_it_is_quoted(tmp_path: Path) -> None:
+    assert YamlDocument(written(tmp_path, "{'<<': 1, \"b\": ! [2]}\n")).data == {"<<": 1, "b": [2]}
 
 
 @pytest.mark.parametrize("time", [True, 1.5, None, [1], "noon"])
