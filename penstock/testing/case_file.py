@@ -12,7 +12,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, P
 from penstock.errors import DeclarationError
 from penstock.testing.strict_yaml import YamlDocument, epoch_ms
 
-EpochMs = Annotated[int, BeforeValidator(epoch_ms)]
+
+def _record_time(time: object) -> int:
+    """Epoch ms of a time that a record may have."""
+    at = epoch_ms(time)
+    if at <= 0:
+        raise ValueError("a record's time is after 1970-01-01: Kafka's client takes 0 for now")
+    return at
+
+
+RecordTime = Annotated[int, BeforeValidator(_record_time)]
 Count = Annotated[int, Field(ge=0)]
 Way = Literal["stream", "recompute", "rebuild"]
 # Of the file, where a case does not say it.
@@ -41,7 +50,7 @@ class SentRecord(CaseModel):
     key: JsonValue = None
     topic: str | None = None
     partition: Count = 0
-    timestamp: EpochMs | None = None
+    timestamp: RecordTime | None = None
     headers: dict[str, str] = {}
 
 
@@ -85,7 +94,7 @@ class CaseStep(CaseModel):
     about: str = ""
     restart: bool = False
     send: list[SentRecord] = []
-    clock: EpochMs | None = None
+    clock: RecordTime | None = None
     expect: list[ExpectedRecord] = []
     dead: list[ExpectedDeadLetter] = []
     dead_counted: Count = 0
@@ -112,7 +121,7 @@ class StreamCase(CaseModel):
     streams: Annotated[list[str], Field(min_length=1)]
     topics: dict[str, Annotated[int, Field(ge=1)]] = {}
     output: str | None = None
-    clock: EpochMs | None = None
+    clock: RecordTime | None = None
     ways: Annotated[list[Way], Field(min_length=1)] = ["stream"]
     markers: list[str] = []
     steps: Annotated[list[CaseStep], Field(min_length=1)]
@@ -176,7 +185,7 @@ class CaseFile(CaseModel):
     streams: list[str] | None = None
     topics: dict[str, int] | None = None
     output: str | None = None
-    clock: EpochMs | None = None
+    clock: RecordTime | None = None
     ways: list[Way] | None = None
     cases: dict[str, StreamCase] = {}
     documents: dict[str, DocumentCase] = {}

@@ -74,6 +74,8 @@ def test_a_case_without_streams_is_of_the_files_name(tmp_path: Path) -> None:
         ("value: null", "value: {<<: {a: 1}}", r"totals.yaml:11: a mapping is not merged into another"),
         ("!ms 2026-01-31T12:00:05Z", "!ms noon", r"totals.yaml:8: !ms needs a time; got: noon"),
         ("timestamp: 2026-01-31T13:00:00+01:00", "timestamp: noon", r"totals.yaml:10: .*timestamp: Invalid isoformat"),
+        ("timestamp: 2026-01-31T13:00:00+01:00", "timestamp: 0", r"totals.yaml:10: .*timestamp: .* after 1970"),
+        ("clock: 2026-01-31T12:00:00Z", "clock: 1970-01-01", r"totals.yaml:4: .*clock: .* after 1970"),
         ("- value: 6.5", "- key: 6.5", r"totals.yaml:14: cases.first.steps.1.expect.0.value: this key is missing"),
         ("clock: 1769860870000", "clock: 1769860799999", r"totals.yaml:12: the clock goes back"),
         ("    clock: 2026-01-31T12:00:00Z\n", "", r"totals.yaml:11: a step moves a clock that the case does not have"),
