@@ -23,37 +23,43 @@ if TYPE_CHECKING:
 
 # The check-in with the highest version wins. A check-in that is sent again with the same version, because tests have
 # changed, wins over the earlier one: it was joined with newer tests. An assignment that is equal to the last one is not
-# written again. A tombstone deletes the agent, unless a check-in follows it; one that is sent again is of an agent that
-# was there before the tombstone, so it alone does not bring the agent back.
+# written again. A tombstone deletes the agent, unless a check-in of any version follows it; one that is sent again is
+# of an agent that was there before the tombstone, so it does not bring the agent back.
 ASSIGNED = Fold(
     name="assigned",
     key=("agent",),
     state_schema="version BIGINT, digest STRING",
     update_sql="""
-WITH latest AS (
+WITH tombstones AS (
+  SELECT agent, max(record_offset) AS tombstone_offset
+  FROM records
+  WHERE version IS NULL
+  GROUP BY agent
+), latest AS (
   SELECT
     agent,
     arg_max(
       struct_pack(version := version, account := account, online := online, tests := tests, timestamp := timestamp,
         digest := digest),
       version
-    ) FILTER (WHERE version IS NOT NULL) AS check_in,
-    max(record_offset) FILTER (WHERE version IS NOT NULL) AS check_in_offset,
-    max(record_offset) FILTER (WHERE version IS NULL) AS tombstone_offset
+    ) AS check_in,
+    max(record_offset) AS check_in_offset,
+    max(tombstone_offset) AS tombstone_offset
   FROM records
+  LEFT JOIN tombstones USING (agent)
+  WHERE version IS NOT NULL AND (tombstone_offset IS NULL OR record_offset > tombstone_offset)
   GROUP BY agent
 )
 SELECT
-  agent,
+  latest.agent,
   check_in,
   state.version IS NULL OR check_in.version >= state.version AS is_newest,
   CASE WHEN is_newest THEN check_in.version ELSE state.version END AS version,
   CASE WHEN is_newest THEN check_in.digest ELSE state.digest END AS digest,
   state.digest AS previous_digest
 FROM latest
-LEFT JOIN state USING (agent)
-WHERE coalesce(check_in_offset, -1) >= coalesce(tombstone_offset, -1)
-  AND (check_in_offset IS NOT NULL OR state.agent IS NOT NULL)""",
+LEFT JOIN state ON state.agent = latest.agent AND tombstone_offset IS NULL
+WHERE check_in_offset IS NOT NULL OR state.agent IS NOT NULL""",
     emit_sql="""
 SELECT agent, check_in.account, check_in.online, check_in.tests, version, check_in.timestamp
 FROM folded

@@ -162,21 +162,23 @@ def accounts(chance: random.Random) -> list[Item]:
 
 
 def words(chance: random.Random) -> list[Item]:
-    """What agents say, and are told again of; a word told again is older than a tombstone, or behind what is newer."""
+    """What agents say, and are told again of, which is behind what is newer. Behind a tombstone it may be older than
+    what was said before."""
     found: list[Row] = []
     none = dict.fromkeys(("account", "online", "tests", "version", "digest"))
     for agent in "ab":
-        version, digest = 10, "1"
+        version = 10
         for n in range(12):
-            said = {"account": "1", "online": True, "tests": [], "timestamp": T}
-            if chance.random() < 0.15:
+            if chance.random() < 0.25:
                 found.append({**none, "agent": agent, "record_offset": n, "timestamp": T})
+                version = chance.choice([1, version])
                 continue
             version += 1
+            said = {"agent": agent, "online": True, "tests": [], "timestamp": T}
             digest = chance.choice("123")
-            found.append({**said, "agent": agent, "record_offset": n, "version": version, "digest": digest})
+            found.append({**said, "account": digest, "digest": digest, "record_offset": n, "version": version})
             if chance.random() < 0.4:
-                found.append({**said, "agent": agent, "record_offset": None, "version": version - 1, "digest": "0"})
+                found.append({**said, "account": "0", "digest": "0", "record_offset": None, "version": version - 1})
     return [*found]
 
 
@@ -195,7 +197,6 @@ def sessions(chance: random.Random) -> list[Item]:
     return found
 
 
-WORD = dict.fromkeys(("account", "online", "tests", "digest")) | {"record_offset": 99, "version": 99}
 KINDS = [
     Kind(walk_ins.VISITS, PROBE, probes, each("device", "business"), every, walk_ins.LATE),
     Kind(
@@ -221,7 +222,10 @@ KINDS = [
         lambda rows: {row["account"] for row in rows},
     ),
     Kind(recheck.DISTINCT_ACCOUNTS, "account STRING, timestamp BIGINT", accounts, lambda *_: [], newest("account")),
-    Kind(assignments.ASSIGNED, ASSIGNED, words, each("agent", **WORD), newest("agent")),
+    Kind(
+        assignments.ASSIGNED, ASSIGNED, words, lambda *_: [],
+        lambda rows: {row["agent"]: row["account"] for row in rows},
+    ),
     Kind(alerts.WINDOWS, LOOKED_AT, sessions, lambda *_: [], every, 500),
 ]  # fmt: skip
 

@@ -301,3 +301,20 @@ def test_an_agent_that_checks_in_in_the_batch_of_its_tombstone_is_assigned_tests
     assigned.take([word(0, 11)])
     [back] = assigned.take([word(1, None), word(2, 20, 1)])
     assert (back["version"], [t["id"] for t in back["tests"]]) == (20, [1])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 9])
+def test_behind_a_tombstone_an_older_check_in_counts(cut: int, tmp_path: Path) -> None:
+    """What was said before the tombstone, and is told again behind it, does not."""
+    assigned = Folding(assignments.ASSIGNED, ASSIGNED, tmp_path)
+    assigned.take([word(0, 20, 1)])
+    behind = [word(1, 22, 3), word(2, None), word(3, 10, 2)]
+    rows = [r for n in range(0, len(behind), cut) for r in assigned.take(behind[n : n + cut])]
+    assert (rows[-1]["version"], [t["id"] for t in rows[-1]["tests"]]) == (10, [2])
+    assert [row["version"] for row in assigned.state()] == [10]
+
+
+def test_what_is_told_again_in_the_batch_of_a_tombstone_does_not_count(tmp_path: Path) -> None:
+    assigned = Folding(assignments.ASSIGNED, ASSIGNED, tmp_path)
+    assigned.take([word(0, 20, 1)])
+    assert [r["version"] for r in assigned.take([word(None, 20, 3), word(1, None), word(2, 10, 2)])] == [10]
