@@ -106,15 +106,32 @@ class TokenReader:
 
     def name(self, what: str) -> str:
         token = self.next(what)
-        parts = [token.text]
         # Double quotes are for strings in MySQL, for names in PostgreSQL.
         quoted = token.token_type in QUOTED and self.text[token.start] != "'"
-        if not (quoted or token.token_type == TokenType.VAR or token.text.isidentifier()):
+        # To Spark '7d' is a number with a type.
+        is_number_with_type = token.token_type == TokenType.NUMBER and self._written(token) != token.text
+        if not (quoted or token.token_type == TokenType.VAR or token.text.isidentifier() or is_number_with_type):
             raise self.error(f"expected {what}", token.text, "write a name; quote it if it is no plain word", token)
+        parts = [self._word(token)]
         # Names of topics and connections may have a '-' or '.', which are tokens in SQL.
         while self._joined():
-            parts += [self.next(what).text, self.next(what).text]
+            parts += [self.next(what).text, self._word(self.next(what))]
         return "".join(parts)
+
+    def _word(self, token: Token) -> str:
+        """What is written from a token on without a blank: a word that begins with a number may be several tokens."""
+        word, end = self._written(token), token.end
+        while self.at < len(self.tokens) and token.token_type not in QUOTED:
+            part = self.peek()
+            if part.start > end + 1 or (part.start > end and not re.match(r"\w", self.text[part.start])):
+                break
+            self.at += 1
+            word, end = self.text[token.start : part.end + 1], part.end
+        return word
+
+    def _written(self, token: Token) -> str:
+        """A token as it is written; a quoted one without its quotation marks."""
+        return token.text if token.token_type in QUOTED else self.text[token.start : token.end + 1]
 
     def _joined(self) -> bool:
         if not 0 < self.at < len(self.tokens) - 1:
@@ -149,11 +166,13 @@ class TokenReader:
 
     def number(self, what: str, *, zero: bool = False) -> int:
         token = self.next(what)
+        written = self._written(token)
         # Python's int refuses texts of more than some thousand digits.
-        if not token.text.isdecimal() or len(token.text) > 1000 or not (zero or int(token.text)):
+        if not written.isdecimal() or len(written) > 1000 or not (zero or int(written)):
             kind = "whole number" if zero else "whole number above 0"
-            raise self.error(f"{what} is no {kind}", token.text, "write digits", token)
-        return int(token.text)
+            hint = "write a blank behind the digits" if re.match(r"\d+[A-Za-z]", written) else "write digits"
+            raise self.error(f"{what} is no {kind}", written, hint, token)
+        return int(written)
 
     def duration(self, *, zero: bool = False) -> timedelta:
         count = self.number("a duration", zero=zero)

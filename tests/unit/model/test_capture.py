@@ -246,6 +246,12 @@ def test_names_may_be_quoted_as_the_engine_does() -> None:
         assert (found.topic.name, found.key) == ("my-a", ("a b",))
 
 
+@pytest.mark.parametrize("dialect", ["mysql", "postgres", "sqlite"])
+def test_names_may_have_numbers_with_letters(dialect: str) -> None:
+    found = parse(f"CAPTURE INTO my-7d.1s FROM {dialect} demo-1d KEY (id) CURSOR at AS SELECT id, at FROM a", PATH)
+    assert (found.topic.name, found.connection) == ("my-7d.1s", "demo-1d")
+
+
 @pytest.mark.parametrize(("text", "what"), [("", "ends too soon"), (LEAST + " WHERE a = 'x", "is not closed")])
 def test_a_file_that_ends_too_soon_is_refused(text: str, what: str) -> None:
     with pytest.raises(DeclarationError, match=what):

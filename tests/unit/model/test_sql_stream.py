@@ -57,6 +57,20 @@ def test_inputs_have_the_names_of_topics_as_python_writes_them() -> None:
     assert input_names(one) == ["a_b_c", "_1st"]
 
 
+@pytest.mark.parametrize("topic", ["out-7d", "prices-1s", "7d-1bd.x", "a.1.5d-10L", "a-0x1f-1e5", "a-1S_b.c"])
+def test_a_topic_may_have_the_name_of_a_number_with_a_type(topic: str) -> None:
+    one = stream(f"STREAM INTO {topic} COMPACTED {READ} KEY shop VALUE total {FINAL} {SELECT}")
+    assert one.output_names == (topic,)
+
+
+@pytest.mark.parametrize("written", ["10S", "10d", "10SECONDS"])
+def test_a_duration_without_a_blank_is_refused_as_it_is_written(written: str) -> None:
+    with pytest.raises(
+        DeclarationError, match=rf"a duration is no whole number above 0; got: {written}; hint: write a blank"
+    ):
+        stream(f"STREAM INTO out {READ} KEY shop VALUE total {FINAL} EVERY {written} {SELECT}")
+
+
 @pytest.mark.parametrize("topic", ["return", "import", "None"])
 def test_a_topic_may_have_the_name_of_a_keyword_of_python(topic: str) -> None:
     found = stream(f"STREAM INTO out READ {topic} AS JSON (timestamp TIMESTAMP) AS SELECT timestamp FROM `{topic}`")
