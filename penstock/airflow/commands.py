@@ -147,4 +147,5 @@ def _record(line: str) -> tuple[int, str] | None:
 def _minute(time: Any) -> str:
     """A time as the command accepts it."""
     at = datetime.fromisoformat(time) if isinstance(time, str) else time
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    in_utc = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    return in_utc.replace(tzinfo=None).isoformat(timespec="seconds")

@@ -16,6 +16,7 @@ LENGTHS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 # The format that Airflow's own mappers of partition keys read.
 KEY_FORMAT = "%Y-%m-%dT%H:%M:%S"
 SECOND = timedelta(seconds=1)
+FIRST = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,10 @@ class Partitions:
         return keys[1:]
 
     def overlapping(self, begin: datetime, end: datetime) -> list[str]:
-        """The keys of the partitions that have a part of an interval."""
-        key = self.last_closed(int(begin.timestamp() * 1000))
-        keys = []
-        while partition_start(key := self._next(key)) < end:
-            keys.append(key)
-        return keys
+        """The keys of the partitions that have a part of an interval; one that begins before year 1 has none."""
+        first = max((begin - self._epoch) // self.length, -((self._epoch - FIRST) // self.length))
+        behind = -((self._epoch - end) // self.length)
+        return [partition_key(self._epoch + n * self.length) for n in range(first, behind)]
 
     @property
     def _epoch(self) -> datetime:
@@ -62,7 +61,8 @@ class Partitions:
 
 def partition_key(start: datetime) -> str:
     """The key of the partition that starts at a time: the time in UTC. Keys are in order of time."""
-    return start.astimezone(UTC).strftime(KEY_FORMAT)
+    # strftime does not pad years.
+    return start.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def partition_start(key: str) -> datetime:

@@ -68,6 +68,7 @@ def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
     said = " ".join(one.options(asked(begin="2026-01-01T10:30:00+02:00", end="2026-01-01T12:00:00Z", dry_run=False)))
     assert "--to 2026-01-01T12:00:00" in said
     assert said.endswith("--from 2026-01-01T08:30:00")
+    assert "--from 0999-01-01T00:00:00" in " ".join(one.options(asked(begin="0999-01-01T00:00:00Z")))
     without = asked()
     without["dag_run"].data_interval_start = without["dag_run"].data_interval_end = None
     with pytest.raises(AirflowFailException, match="give begin and end"):

@@ -58,6 +58,24 @@ def test_the_partitions_of_an_interval() -> None:
     begin, end = datetime(2026, 1, 31, 10, 30, tzinfo=UTC), datetime(2026, 1, 31, 12, tzinfo=UTC)
     assert HOURS.overlapping(begin, end) == ["2026-01-31T10:00:00", "2026-01-31T11:00:00"]
     assert HOURS.overlapping(end, end) == []
+    windows = Partitions(2 * MINUTE, MINUTE)
+    assert windows.overlapping(end, end + MINUTE + timedelta(microseconds=1)) == [
+        "2026-01-31T11:59:00",
+        "2026-01-31T12:01:00",
+    ]
+
+
+def test_the_partitions_of_the_first_and_the_last_years() -> None:
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    assert HOURS.overlapping(first, first + 2 * HOUR) == ["0001-01-01T00:00:00", "0001-01-01T01:00:00"]
+    year = datetime(999, 12, 31, 23, tzinfo=UTC)
+    keys = HOURS.overlapping(year, year + 2 * HOUR)
+    assert keys == ["0999-12-31T23:00:00", "1000-01-01T00:00:00"]
+    assert [partition_start(key) for key in keys] == [year, year + HOUR]
+    assert HOURS.overlapping(last - HOUR, last) == ["9999-12-31T22:00:00", "9999-12-31T23:00:00"]
+    windows = Partitions(2 * MINUTE, MINUTE)
+    # The window before it begins in no year.
+    assert windows.overlapping(first, first + 2 * MINUTE) == ["0001-01-01T00:01:00"]
 
 
 @pytest.mark.parametrize("seed", range(30))
