@@ -64,10 +64,10 @@ class Load(threading.Thread):
 
     def __init__(self, bootstrap: str, rate: int) -> None:
         super().__init__(daemon=True)
-        self._bootstrap, self._rate, self.ended = bootstrap, rate, threading.Event()
+        self._brokers, self._rate, self.ended = bootstrap, rate, threading.Event()
 
     def run(self) -> None:
-        producer = Producer({"bootstrap.servers": self._bootstrap})
+        producer = Producer({"bootstrap.servers": self._brokers})
         chance, sent, began = random.Random(1), 0, time.monotonic()
         while not self.ended.wait(TICK):
             while sent < (time.monotonic() - began) * self._rate:
